@@ -25,10 +25,10 @@ constexpr Philox4 philox4x32(std::uint64_t key, Philox4 counter) {
   return counter;
 }
 
-/// Uniform in (0, 1) with 53 bits, never 0 or 1: (v + 0.5) / 2^53.
+/// Uniform in (0, 1), never 0 or 1: (v + 0.5) / 2^52 with v of 52 bits, exact in a double.
 constexpr double uniform_open(std::uint32_t high, std::uint32_t low) {
-  const std::uint64_t v = (std::uint64_t{high} << 21) ^ (low >> 11);
-  return (static_cast<double>(v) + 0.5) * 0x1p-53;
+  const std::uint64_t v = (std::uint64_t{high} << 20) | (low >> 12);
+  return (static_cast<double>(v) + 0.5) * 0x1p-52;
 }
 
 }  // namespace winnow
