@@ -1,0 +1,30 @@
+// What the engine needs of a model: a pool of KV blocks and a forward pass over a batch. The
+// decoder implements it (model/decoder.h); tests implement it with a few lines of arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/batch.h"
+
+namespace winnow {
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual std::int32_t vocab_size() const = 0;
+  virtual std::int32_t block_tokens() const = 0;  // tokens of one KV block
+  virtual std::int32_t num_blocks() const = 0;    // rows of the pool
+
+  /// Runs the step and writes fp32 logits [batch.logit_rows.size()][vocab_size]. Called on the
+  /// engine thread only. Throws Error when the step cannot be run; the cache blocks of its
+  /// sequences are then undefined.
+  virtual void run(const Batch& batch, std::span<float> logits) = 0;
+
+  /// Fingerprint of whatever changes cached values besides tokens (cache dtypes, dequantisation
+  /// mode, weights): part of every prefix hash.
+  virtual std::uint64_t cache_identity() const = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,72 @@
+// What goes into the engine and what comes out: token ids only, no text, no JSON.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampling_params.h"
+
+namespace winnow {
+
+using RequestId = std::uint64_t;
+using Clock = std::chrono::steady_clock;
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;   // never NaN; -inf where the probability is 0
+  std::int32_t rank = 0;  // 1 = most likely
+};
+
+/// One position's log-probabilities: the chosen token, then the requested alternatives by rank.
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;
+};
+
+enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+
+struct SampledToken {
+  TokenId token = 0;
+  std::optional<PositionLogprobs> logprobs;
+};
+
+/// News of one choice. Tokens arrive in order; exactly one update per choice carries a reason other
+/// than kNone, and it is the last.
+struct OutputUpdate {
+  std::int32_t choice = 0;
+  std::vector<SampledToken> tokens;  // new ones; a stop token is included
+  FinishReason finish_reason = FinishReason::kNone;
+  std::optional<TokenId> stop_token;  // the stop_token_ids entry that ended it (none for eos)
+  std::string error;                  // with kError
+  /// On the first update of choice 0, when asked for: one entry per prompt token, the first empty.
+  std::vector<std::optional<PositionLogprobs>> prompt_logprobs;
+};
+
+/// Times and counts of one request, complete once its last choice has finished.
+struct RequestStats {
+  Clock::time_point arrival, first_scheduled, first_token, finished;
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t num_cached_tokens = 0;      // of the prompt, not recomputed at first admission
+  std::int32_t num_recomputed_tokens = 0;  // after preemption
+  std::int32_t num_output_tokens = 0;
+};
+
+struct GenerationRequest {
+  std::vector<TokenId> prompt;  // not empty
+  SamplingParams sampling;
+  std::int32_t priority = 0;  // lower runs earlier; only with the priority policy
+  std::string cache_salt;     // separates the prefix cache; empty: shared
+  std::string fairness_key;   // session or API key, for round-robin prefill admission
+  std::optional<Clock::time_point> deadline;
+  /// Called on the engine thread, must only enqueue: never blocks, never throws.
+  std::function<void(OutputUpdate&&)> on_update;
+  /// Called once, after the last update of the last choice.
+  std::function<void(const RequestStats&)> on_done;
+};
+
+}  // namespace winnow

@@ -1,0 +1,46 @@
+// The whole list of operations, and the struct a backend fills with its own. One indirect call per
+// operation per layer. Made once at start; two backends can live in one process (tests compare
+// them).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/machine.h"
+#include "ops/attention/attention.h"
+#include "ops/embed/embed.h"
+#include "ops/index_topk/index_topk.h"
+#include "ops/linear/linear.h"
+#include "ops/mlp/mlp.h"
+#include "ops/moe/moe.h"
+#include "ops/qkv_insert/qkv_insert.h"
+#include "ops/rms_norm/rms_norm.h"
+
+namespace winnow::ops {
+
+struct Backend {
+  std::string name;  // "scalar", "cpu-avx512", …
+
+  /// Sources with equal cols, stacked by rows: q, k, v, … become one matrix. Schemes may differ.
+  std::unique_ptr<PackedMatrix> (*pack)(std::span<const MatrixSource> stacked) = nullptr;
+
+  void (*embed)(const OpContext&, const EmbedParams&) = nullptr;
+  void (*rms_norm)(const OpContext&, const RmsNormParams&) = nullptr;
+  void (*linear)(const OpContext&, const LinearParams&) = nullptr;
+  void (*qkv_insert)(const OpContext&, const QkvInsertParams&) = nullptr;
+  void (*index_topk)(const OpContext&, const IndexTopkParams&) = nullptr;
+  void (*attention)(const OpContext&, const AttentionParams&) = nullptr;
+  void (*mlp)(const OpContext&, const MlpParams&) = nullptr;
+  void (*moe)(const OpContext&, const MoeParams&) = nullptr;
+};
+
+/// The reference: plain loops that define each operation's bits.
+Backend make_scalar_backend();
+
+/// SIMD kernels of `isa`; throws Error{kUnsupported} when this machine lacks it.
+Backend make_cpu_backend(CpuIsa isa);
+
+/// "auto" (best of this machine), "scalar", "cpu", "cpu-avx512", "cpu-avx2", "cpu-portable".
+Backend make_backend(const std::string& name, const Machine& machine);
+
+}  // namespace winnow::ops

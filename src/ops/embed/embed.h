@@ -1,0 +1,20 @@
+// out[t] = table[tokens[t]] widened to fp32; no scaling (spec/model.md 3.1).
+#pragma once
+
+#include <cstdint>
+
+#include "formats/quant_scheme.h"
+
+namespace winnow::ops {
+
+struct EmbedParams {
+  const std::int32_t* tokens =
+      nullptr;  // [num_tokens], each in [0, vocab_size): checked by the caller
+  std::int64_t num_tokens = 0;
+  const void* table = nullptr;  // [vocab_size][hidden], F32 or BF16
+  QuantScheme table_scheme = QuantScheme::kBF16;
+  std::int64_t hidden = 0;
+  float* out = nullptr;  // [num_tokens][hidden]
+};
+
+}  // namespace winnow::ops

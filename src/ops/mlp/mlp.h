@@ -1,0 +1,31 @@
+// y (+)= Wdown · ((u + 1) · g · sigmoid(alpha · g)), g = min(Wgate·h, limit), u = clamp(Wup·h,
+// ±limit) (spec/model.md 3.11): the dense MLP, the shared expert and each routed expert.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/linear/linear.h"
+
+namespace winnow::ops {
+
+struct SwigluConstants {
+  float alpha = 0.0F;
+  float limit = 0.0F;
+};
+
+/// One feed-forward block. gate_up holds gate's rows, then up's.
+struct MlpWeights {
+  const PackedMatrix* gate_up = nullptr;  // [2 · width][hidden]
+  const PackedMatrix* down = nullptr;     // [hidden][width]
+};
+
+struct MlpParams {
+  const float* h = nullptr;  // [num_tokens][hidden]
+  std::int64_t num_tokens = 0;
+  MlpWeights weights;
+  SwigluConstants constants;
+  float* y = nullptr;  // [num_tokens][hidden]
+  bool accumulate = false;
+};
+
+}  // namespace winnow::ops

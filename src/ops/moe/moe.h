@@ -1,0 +1,28 @@
+// Router, routed experts and the shared expert of one layer (spec/model.md 3.12, 3.13):
+// s = sigmoid(Wg·h); the top_k highest of s + bias (ties: lower id); w = s[chosen] / Σ s[chosen];
+// y += shared(h) + routed_scale · Σ_e w_e · expert_e(h), e ascending, fp32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/mlp/mlp.h"
+
+namespace winnow::ops {
+
+struct MoeParams {
+  const float* h = nullptr;  // [num_tokens][hidden]
+  std::int64_t num_tokens = 0;
+  const PackedMatrix* router = nullptr;  // [num_experts][hidden], F32
+  const float* router_bias = nullptr;    // [num_experts]
+  std::span<const MlpWeights> experts;
+  MlpWeights shared;  // gate_up null: none
+  std::int32_t top_k = 0;
+  float routed_scale = 1.0F;
+  SwigluConstants constants;
+  float* y = nullptr;                      // [num_tokens][hidden], added to
+  std::int32_t* chosen_experts = nullptr;  // out [num_tokens][top_k], ascending id; may be null
+  float* chosen_weights = nullptr;         // out, same order; may be null
+};
+
+}  // namespace winnow::ops

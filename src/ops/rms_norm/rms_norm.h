@@ -1,0 +1,19 @@
+// out = x · rsqrt(mean(x²) + eps) · (1 + weight), row by row, fp32 (spec/model.md 3.3).
+// Σx² runs in 16 lanes (lane = column mod 16, fused multiply-add, ascending) joined pairwise:
+// lane i with i+8, then i+4, i+2, i+1. rsqrt is 1 / sqrt in fp32.
+#pragma once
+
+#include <cstdint>
+
+namespace winnow::ops {
+
+struct RmsNormParams {
+  const float* x = nullptr;       // [num_rows][width]
+  const float* weight = nullptr;  // [width]
+  float eps = 1e-6F;
+  std::int64_t num_rows = 0;
+  std::int64_t width = 0;
+  float* out = nullptr;  // [num_rows][width]; may equal x
+};
+
+}  // namespace winnow::ops
