@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/model_runner.h"
+#include "model/model_runner.h"
 #include "engine/request.h"
 
 namespace winnow {
