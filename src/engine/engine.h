@@ -5,38 +5,48 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "model/model_runner.h"
 #include "engine/request.h"
+#include "model/model_runner.h"
 
 namespace winnow {
+
+class ThreadPool;
 
 enum class SchedulingPolicy { kFcfs, kPriority };
 
 struct EngineOptions {
   std::int32_t max_model_len = 0;              // prompt + output of one sequence
   std::int32_t max_num_seqs = 256;             // running sequences
-  std::int32_t max_num_batched_tokens = 2048;  // tokens of one step
+  std::int32_t max_num_batched_tokens = 2048;  // tokens of one step, at least max_num_seqs
   std::int32_t max_num_queued_requests = 2048;
-  std::int64_t max_num_queued_tokens = 0;         // 0: no limit
+  std::int64_t max_num_queued_tokens = 0;         // of prompts; 0: no limit
   std::int32_t long_prefill_token_threshold = 0;  // largest chunk of one prompt; 0: the budget
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  bool fair_admission = true;  // round-robin over fairness_key inside one priority
-  std::int64_t seed = 0;
+  bool fair_admission = true;           // round-robin over fairness_key inside one priority
+  std::int32_t max_logprobs = 20;       // largest SamplingParams::logprobs; -1: the vocabulary
+  std::int64_t seed = 0;                // a request without a seed gets this plus its RequestId
   std::vector<TokenId> stop_token_ids;  // eos and the model's other stop ids
+  std::string prefix_cache_secret;      // key of the prefix hashes; empty: a public constant
+  ThreadPool* pool = nullptr;           // lent for sampling, the runner's or its own; may be null
 };
 
 /// Why submit() refused; the queue is bounded so that load answers 503 instead of growing.
 enum class SubmitRefusal { kNone, kQueueFullRequests, kQueueFullTokens, kDraining, kBroken };
 
-/// Gauges and counters, read at any time from any thread.
+/// Gauges and counters, read at any time from any thread; one snapshot is consistent in itself:
+/// of prompt_tokens (counted at first admission) cached_tokens were found in the prefix cache and
+/// the rest is computed; what preemption makes the engine compute again is recomputed_tokens.
 struct EngineStats {
-  std::int64_t num_running = 0, num_waiting = 0;
+  std::int64_t num_running = 0, num_waiting = 0;     // sequences; each choice is one
   std::int64_t num_blocks = 0, num_free_blocks = 0;  // free includes cached blocks nobody uses
   std::int64_t prompt_tokens = 0, cached_tokens = 0, recomputed_tokens = 0, generation_tokens = 0;
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, once per request at first admission
   std::int64_t num_preemptions = 0, num_steps = 0;
+  std::int64_t num_failed_steps = 0;
+  std::int64_t num_corrupted_requests = 0;  // ended because of NaN or infinite logits
   bool is_broken = false;
 };
 
@@ -49,7 +59,8 @@ class StepObserver {
 
 class Engine {
  public:
-  /// `runner` and `observer` (may be null) outlive the engine. Starts the engine thread.
+  /// `runner` and `observer` (may be null) outlive the engine. Starts the engine thread. Throws
+  /// Error{kInvalidArgument} for options that cannot work.
   Engine(const EngineOptions& options, ModelRunner& runner, StepObserver* observer);
   /// Aborts what is left and joins.
   ~Engine();
@@ -59,7 +70,8 @@ class Engine {
     RequestId id = 0;  // valid when not refused
   };
   /// Throws Error{kInvalidArgument} for what can never run: an empty prompt, ids outside the
-  /// vocabulary, prompt + max_tokens beyond max_model_len or beyond the pool.
+  /// vocabulary, prompt + max_tokens beyond max_model_len or beyond the pool, sampling parameters
+  /// out of range. max_tokens 0 computes the prompt and ends with kLength (prompt logprobs).
   [[nodiscard]] Submitted submit(GenerationRequest request);
 
   /// Ends the request (or one choice of it, at its next step boundary) with kAbort; unknown or

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "engine/sample/token_filter.h"
 #include "engine/sampling_params.h"
 
 namespace winnow {
@@ -22,10 +24,11 @@ struct TokenLogprob {
   std::int32_t rank = 0;  // 1 = most likely
 };
 
-/// One position's log-probabilities: the chosen token, then the requested alternatives by rank.
+/// One position's log-probabilities.
 struct PositionLogprobs {
   TokenLogprob chosen;
-  std::vector<TokenLogprob> top;
+  std::vector<TokenLogprob> top;     // the `logprobs` most likely ones by rank, chosen or not
+  std::vector<TokenLogprob> listed;  // SamplingParams::logprob_token_ids, in that order
 };
 
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
@@ -42,18 +45,22 @@ struct OutputUpdate {
   std::vector<SampledToken> tokens;  // new ones; a stop token is included
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<TokenId> stop_token;  // the stop_token_ids entry that ended it (none for eos)
-  std::string error;                  // with kError
+  /// With kError. kUnavailable: the deadline passed in the queue, or the engine is broken.
+  ErrorCode error_code = ErrorCode::kInternal;
+  std::string error;
   /// On the first update of choice 0, when asked for: one entry per prompt token, the first empty.
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs;
 };
 
 /// Times and counts of one request, complete once its last choice has finished.
 struct RequestStats {
+  /// first_scheduled and first_token stay at the epoch when it never came to that.
   Clock::time_point arrival, first_scheduled, first_token, finished;
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_cached_tokens = 0;      // of the prompt, not recomputed at first admission
   std::int32_t num_recomputed_tokens = 0;  // after preemption
-  std::int32_t num_output_tokens = 0;
+  std::int32_t num_output_tokens = 0;      // of all choices
+  std::int32_t num_preemptions = 0;
 };
 
 struct GenerationRequest {
@@ -62,7 +69,9 @@ struct GenerationRequest {
   std::int32_t priority = 0;  // lower runs earlier; only with the priority policy
   std::string cache_salt;     // separates the prefix cache; empty: shared
   std::string fairness_key;   // session or API key, for round-robin prefill admission
+  /// Passed while queued: every choice ends with kError; while running: with kAbort.
   std::optional<Clock::time_point> deadline;
+  std::shared_ptr<const TokenFilter> token_filter;  // start state, cloned per choice; may be null
   /// Called on the engine thread, must only enqueue: never blocks, never throws.
   std::function<void(OutputUpdate&&)> on_update;
   /// Called once, after the last update of the last choice.

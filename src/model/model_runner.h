@@ -18,9 +18,17 @@ class ModelRunner {
   virtual std::int32_t num_blocks() const = 0;    // rows of the pool
 
   /// Runs the step and writes fp32 logits [batch.logit_rows.size()][vocab_size]. Called on the
-  /// engine thread only. Throws Error when the step cannot be run; the cache blocks of its
-  /// sequences are then undefined.
+  /// engine thread only. Throws Error when the step cannot be run; the slots it was to write are
+  /// then undefined, everything else in the pool is as before.
   virtual void run(const Batch& batch, std::span<float> logits) = 0;
+
+  /// Copies the whole row of one block (K, V, scales, index keys, drafter) to another: choices of
+  /// one request share full blocks and get their own copy of a partial last one. Engine thread.
+  virtual void copy_block(BlockId from, BlockId to) = 0;
+
+  /// False after a failure that no later step can survive (a lost device): the engine then ends
+  /// what it has and refuses new work. Asked after a step has thrown.
+  virtual bool is_healthy() const { return true; }
 
   /// Fingerprint of whatever changes cached values besides tokens (cache dtypes, dequantisation
   /// mode, weights): part of every prefix hash.
