@@ -6,8 +6,8 @@
 // fused multiply-adds from 0 in ascending d) · scale,
 // block maximum, p_t = exp(s_t - m) with m the running maximum after this block, the sum and each
 // output dim accumulated in ascending t by fused multiply-add after scaling the carried sum and
-// output by exp(m_old - m). exp is ops/fast_exp.h, the same polynomial on every backend. Unwritten
-// slots are never read.
+// output by exp(m_old - m); finally out = output / sum. exp is ops/fast_exp.h, the same polynomial
+// on every backend. Unwritten slots are never read.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,9 @@
 // y (+)= Wdown · ((u + 1) · g · sigmoid(alpha · g)), g = min(Wgate·h, limit), u = clamp(Wup·h,
 // ±limit) (spec/model.md 3.11): the dense MLP, the shared expert and each routed expert.
+//
+// Numerics: both products as in linear.h. Per element, one fp32 rounding a step:
+// g = gate < limit ? gate : limit; u = up < limit ? up : limit, then u > -limit ? u : -limit;
+// a = g / (1 + fast_exp(-(alpha · g))); activation = (u + 1) · a.
 #pragma once
 
 #include <cstdint>

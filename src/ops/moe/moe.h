@@ -1,6 +1,11 @@
 // Router, routed experts and the shared expert of one layer (spec/model.md 3.12, 3.13):
 // s = sigmoid(Wg·h); the top_k highest of s + bias (ties: lower id); w = s[chosen] / Σ s[chosen];
 // y += shared(h) + routed_scale · Σ_e w_e · expert_e(h), e ascending, fp32.
+//
+// Numerics: logits as in linear.h, s = fast_sigmoid (fast_exp.h), s + bias one addition (a NaN
+// counts as -inf), Σ s[chosen] from 0 in ascending id, w one division. Per output element:
+// r = fma(w_e, expert_e, r) from 0 in ascending e; y += fma(routed_scale, r, shared), where shared
+// is 0 without a shared expert.
 #pragma once
 
 #include <cstdint>

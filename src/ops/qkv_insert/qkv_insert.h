@@ -2,6 +2,10 @@
 // [q; k; v; index_q; index_k] · h, per-head (1 + w) norm of q, k, index_q, index_k, RoPE on the
 // first rotary_dim dims (half-split pairing), then K, V and index-K quantised into the cache row of
 // each token's position (spec/model.md 3.4–3.6, 4.2). V is neither normed nor rotated.
+//
+// Numerics: the projection as in linear.h, each head's norm as in rms_norm.h. With (a, b) a rotated
+// pair: a' = fma(-b, sin, a · cos), b' = fma(a, sin, b · cos). q and index_q are returned as
+// floats, cast to E4M3 and back where casts_query() of their plane says so.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +48,9 @@ struct QkvInsertParams {
   std::int32_t layer = 0;
   BatchView batch;
   CacheView cache;
-  float* q = nullptr;        // out [num_tokens][num_heads][head_dim], cast as cache.mode asks
-  float* index_q = nullptr;  // out [num_tokens][num_index_heads][index_head_dim], likewise
+  float* q = nullptr;  // out [num_tokens][num_heads][head_dim]
+  float* index_q =
+      nullptr;  // out [num_tokens][num_index_heads][index_head_dim], null in a dense layer
 };
 
 }  // namespace winnow::ops

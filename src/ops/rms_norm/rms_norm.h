@@ -1,6 +1,7 @@
 // out = x · rsqrt(mean(x²) + eps) · (1 + weight), row by row, fp32 (spec/model.md 3.3).
 // Σx² runs in 16 lanes (lane = column mod 16, fused multiply-add, ascending) joined pairwise:
-// lane i with i+8, then i+4, i+2, i+1. rsqrt is 1 / sqrt in fp32.
+// lane i with i+8, then i+4, i+2, i+1. inv = 1 / sqrt(Σx² / width + eps), each step one fp32
+// rounding; out = (x · inv) · (1 + weight).
 #pragma once
 
 #include <cstdint>
