@@ -1,0 +1,32 @@
+#include "ops/testing/backends.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace winnow::ops::testing {
+
+std::vector<Backend> all_backends() {
+  std::vector<Backend> backends{make_scalar_backend()};
+  const Machine machine = detect_machine();
+  for (const CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    if (isa > machine.best_isa) break;
+    try {
+      backends.push_back(make_cpu_backend(isa));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+    }
+  }
+  return backends;
+}
+
+void for_each_backend(const std::function<void(const Backend&, const OpContext&)>& check,
+                      int num_threads) {
+  for (const Backend& backend : all_backends()) {
+    SCOPED_TRACE(backend.name);
+    TestContext context(num_threads);
+    check(backend, context.get());
+  }
+}
+
+}  // namespace winnow::ops::testing
