@@ -5,7 +5,7 @@
 // Sanitizers instrument the function that picks, which runs before they are ready.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__clang__)
-#define WINNOW_FMA_CLONES [[gnu::target_clones("arch=haswell", "default")]]
+#define WINNOW_FMA_CLONES [[gnu::target_clones("fma", "default")]]
 #else
 #define WINNOW_FMA_CLONES
 #endif

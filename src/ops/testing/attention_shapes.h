@@ -1,0 +1,35 @@
+// Head and cache shapes that the tests of qkv_insert, index_topk and attention share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops/qkv_insert/qkv_insert.h"
+
+namespace winnow::ops::testing {
+
+struct AttentionCaseShape {
+  AttentionShape heads;
+  std::int32_t block_tokens = 0;
+  CacheDType kv_dtype = CacheDType::kF32;
+  CacheDType index_dtype = CacheDType::kF32;
+  DequantMode mode = DequantMode::kExact;
+
+  /// Three layers, of which 1 and 2 have an index cache.
+  CacheRowShape row() const;
+  std::string describe() const;
+};
+
+/// M3's head shape with few heads, a small one with a small block, and odd ones, each in every
+/// cache dtype and mode.
+std::vector<AttentionCaseShape> attention_case_shapes();
+
+/// cos and sin of `num_positions` positions for theta 5e6.
+struct TestRope {
+  TestRope(std::int32_t num_positions, std::int32_t rotary_dim);
+  RopeTable table() const { return {.cos = cos.data(), .sin = sin.data()}; }
+  std::vector<float> cos;
+  std::vector<float> sin;
+};
+
+}  // namespace winnow::ops::testing
