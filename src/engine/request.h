@@ -27,29 +27,29 @@ struct TokenLogprob {
 /// One position's log-probabilities.
 struct PositionLogprobs {
   TokenLogprob chosen;
-  std::vector<TokenLogprob> top;     // the `logprobs` most likely ones by rank, chosen or not
-  std::vector<TokenLogprob> listed;  // SamplingParams::logprob_token_ids, in that order
+  std::vector<TokenLogprob> top{};     // the `logprobs` most likely ones by rank, chosen or not
+  std::vector<TokenLogprob> listed{};  // SamplingParams::logprob_token_ids, in that order
 };
 
 enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 
 struct SampledToken {
   TokenId token = 0;
-  std::optional<PositionLogprobs> logprobs;
+  std::optional<PositionLogprobs> logprobs{};
 };
 
 /// News of one choice. Tokens arrive in order; exactly one update per choice carries a reason other
 /// than kNone, and it is the last.
 struct OutputUpdate {
   std::int32_t choice = 0;
-  std::vector<SampledToken> tokens;  // new ones; a stop token is included
+  std::vector<SampledToken> tokens{};  // new ones; a stop token is included
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<TokenId> stop_token;  // the stop_token_ids entry that ended it (none for eos)
+  std::optional<TokenId> stop_token{};  // the stop_token_ids entry that ended it (none for eos)
   /// With kError. kUnavailable: the deadline passed in the queue, or the engine is broken.
   ErrorCode error_code = ErrorCode::kInternal;
-  std::string error;
+  std::string error{};
   /// On the first update of choice 0, when asked for: one entry per prompt token, the first empty.
-  std::vector<std::optional<PositionLogprobs>> prompt_logprobs;
+  std::vector<std::optional<PositionLogprobs>> prompt_logprobs{};
 };
 
 /// Times and counts of one request, complete once its last choice has finished.

@@ -12,9 +12,9 @@
 namespace winnow {
 
 struct SamplingParams {
-  float temperature = 1.0F;  // 0: greedy, the rest of this block is ignored
+  float temperature = 1.0F;  // below 1e-5: greedy, the rest of this block is ignored
   float top_p = 1.0F;        // (0, 1]
-  std::int32_t top_k = 0;    // 0: off
+  std::int32_t top_k = 0;    // 0 or -1: off
   float min_p = 0.0F;        // [0, 1], relative to the most likely token, after temperature
 
   float repetition_penalty = 1.0F;                    // > 0; counts prompt and output

@@ -1,0 +1,100 @@
+#include "engine/sample/draw.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/random.h"
+#include "engine/sample/exact_math.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::uint32_t kPerCall = 4;  // Philox gives four draws at a time: four tokens share one
+
+Philox4 numbers(const DrawKey& key, std::uint32_t group, DrawStream stream) {
+  return philox4x32(key.seed,
+                    {group, key.position, key.choice, static_cast<std::uint32_t>(stream)});
+}
+
+/// Keeps the first to finish. -log(u) ≥ 1 - u settles most tokens from the high half of u alone;
+/// only the rest costs the low half and a logarithm.
+class Race {
+ public:
+  explicit Race(const DrawKey& key) : key_(key) {}
+
+  void enter(TokenId token, float weight, std::uint32_t high) {
+    if (!(weight > 0.0F)) return;
+    if (static_cast<double>(~high) * 0x1p-32 > best_ * static_cast<double>(weight)) return;
+    const auto id = static_cast<std::uint32_t>(token);
+    const std::uint32_t low =
+        numbers(key_, id / kPerCall, DrawStream::kTokenLowBits)[id % kPerCall];
+    const double time = -natural_log(uniform_open(high, low)) / static_cast<double>(weight);
+    if (time < best_ || (time == best_ && token < winner_)) {
+      best_ = time;
+      winner_ = token;
+    }
+  }
+  void enter(TokenId token, float weight) {
+    const auto id = static_cast<std::uint32_t>(token);
+    enter(token, weight, numbers(key_, id / kPerCall, DrawStream::kToken)[id % kPerCall]);
+  }
+
+  TokenId winner() const { return winner_; }
+  double best() const { return best_; }
+
+ private:
+  DrawKey key_;
+  double best_ = std::numeric_limits<double>::infinity();
+  TokenId winner_ = 0;
+};
+
+constexpr std::size_t kTile = 256;
+
+/// One 32-bit draw for each token of [begin, begin + kTile).
+void fill_numbers(const DrawKey& key, std::uint32_t begin, std::array<std::uint32_t, kTile>& out) {
+  for (std::uint32_t i = 0; i < kTile; i += kPerCall) {
+    const Philox4 four = numbers(key, (begin + i) / kPerCall, DrawStream::kToken);
+    for (std::uint32_t j = 0; j < kPerCall; ++j) out[i + j] = four[j];
+  }
+}
+
+}  // namespace
+
+TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key) {
+  Race race(key);
+  for (const Candidate& candidate : candidates) race.enter(candidate.token, candidate.weight);
+  return race.winner();
+}
+
+TokenId draw_row(const RowDraw& row, const DrawKey& key) {
+  Race race(key);
+  race.enter(row.argmax, 1.0F);  // a good time to beat from the start
+  std::array<std::uint32_t, kTile> high;
+  std::array<float, kTile> weight;
+  std::array<float, kTile> hope;  // lower bound of the finishing time times the weight
+  for (std::size_t begin = 0; begin < row.logits.size(); begin += kTile) {
+    const std::size_t size = std::min(kTile, row.logits.size() - begin);
+    for (std::size_t i = 0; i < size; ++i) {
+      const float w = exp_weight((row.logits[begin + i] - row.max) * row.inverse_temperature);
+      weight[i] = w < row.min_weight ? 0.0F : w;
+    }
+    fill_numbers(key, static_cast<std::uint32_t>(begin), high);
+    // In fp32, made smaller by more than its rounding errors; enter() decides exactly.
+    const auto best = static_cast<float>(race.best() * (1.0 + 0x1p-20));
+    std::int32_t num_hopeful = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      hope[i] = static_cast<float>(static_cast<std::int32_t>(~high[i] >> 8)) * 0x1p-24F;
+      num_hopeful += hope[i] <= best * weight[i] ? 1 : 0;
+    }
+    if (num_hopeful == 0) continue;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (hope[i] <= best * weight[i]) {
+        race.enter(static_cast<TokenId>(begin + i), weight[i], high[i]);
+      }
+    }
+  }
+  return race.winner();
+}
+
+}  // namespace winnow

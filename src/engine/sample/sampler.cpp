@@ -1,0 +1,156 @@
+#include "engine/sample/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/sample/draw.h"
+#include "engine/sample/logprobs.h"
+#include "engine/sample/row_math.h"
+
+namespace winnow {
+namespace {
+
+/// Which tokens a row is drawn from.
+struct Kept {
+  bool is_listed = false;   // scratch.candidates holds them; else the whole row is meant
+  float min_weight = 0.0F;  // of the whole row: lighter ones are out
+};
+
+/// Candidates of at least 1/V of what top-p leaves out: lighter ones can never be part of it.
+void list_top_p(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
+                float top_p, SampleScratch& scratch) {
+  scratch.weights.resize(logits.size());
+  fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
+  std::uint64_t total = 0;
+  for (const float weight : scratch.weights) total += weight_mass(weight);
+  const auto left_out = (1.0 - static_cast<double>(top_p)) / static_cast<double>(logits.size());
+  const auto lightest = static_cast<float>(left_out * 0.5);
+  scratch.candidates.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!(scratch.weights[i] >= lightest)) continue;
+    scratch.candidates.push_back(
+        {.logit = logits[i], .token = static_cast<TokenId>(i), .weight = scratch.weights[i]});
+  }
+  keep_top_p(scratch.candidates, static_cast<double>(top_p), total);
+}
+
+void list_top_k(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
+                const SamplingParams& params, SampleScratch& scratch) {
+  select_top_k(logits, params.top_k, scratch.candidates);
+  scratch.weights.resize(scratch.candidates.size());
+  std::uint64_t total = 0;
+  for (Candidate& candidate : scratch.candidates) {
+    fill_weights({&candidate.logit, 1}, scan.max, inverse_temperature, {&candidate.weight, 1});
+    total += weight_mass(candidate.weight);
+  }
+  if (params.top_p < 1.0F) {
+    keep_top_p(scratch.candidates, static_cast<double>(params.top_p), total);
+  }
+}
+
+Kept truncate(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
+              const SamplingParams& params, SampleScratch& scratch) {
+  const auto vocab_size = static_cast<std::int32_t>(logits.size());
+  if (params.top_k > 0 && params.top_k < vocab_size) {
+    list_top_k(logits, scan, inverse_temperature, params, scratch);
+  } else if (params.top_p < 1.0F) {
+    list_top_p(logits, scan, inverse_temperature, params.top_p, scratch);
+  } else {
+    return {.min_weight = params.min_p};
+  }
+  std::erase_if(scratch.candidates,
+                [&](const Candidate& candidate) { return candidate.weight < params.min_p; });
+  return {.is_listed = true};
+}
+
+/// Turns scratch.row into the log-distribution that was drawn from, up to a constant.
+void keep_processed(const Kept& kept, const RowScan& scan, float inverse_temperature,
+                    std::span<const float> logits, SampleScratch& scratch) {
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  if (kept.is_listed) {
+    scratch.row.assign(logits.size(), kMasked);
+    for (const Candidate& candidate : scratch.candidates) {
+      scratch.row[static_cast<std::size_t>(candidate.token)] =
+          (candidate.logit - scan.max) * inverse_temperature;
+    }
+    return;
+  }
+  scratch.weights.resize(logits.size());
+  fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
+  scratch.row.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float scaled = (logits[i] - scan.max) * inverse_temperature;
+    scratch.row[i] = scratch.weights[i] < kept.min_weight ? kMasked : scaled;
+  }
+}
+
+}  // namespace
+
+SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
+                         std::span<const TokenId> prompt, std::unique_ptr<TokenFilter> start)
+    : choice(number), penalties(*rules.params, prompt), filter(std::move(start)) {}
+
+void SampleState::accept(TokenId token) {
+  penalties.add_output(token);
+  if (filter) filter->accept(token);
+}
+
+Sample sample_token(std::span<const float> raw, const SampleRules& rules, SampleState& state,
+                    std::span<const TokenId> context, std::int32_t num_output,
+                    SampleScratch& scratch) {
+  const SamplingParams& params = *rules.params;
+  RowScan scan = scan_row(raw);
+  if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) {
+    return {.status = SampleStatus::kCorruptLogits};
+  }
+
+  std::span<const float> logits = raw;
+  bool has_filter_mask = false;
+  if (state.filter) {
+    scratch.mask.resize((raw.size() + 31) / 32);
+    has_filter_mask = state.filter->fill_mask(scratch.mask);
+  }
+  if (has_filter_mask || rules.has_masks(num_output) || state.penalties.is_active()) {
+    scratch.row.assign(raw.begin(), raw.end());
+    if (has_filter_mask) apply_filter_mask(scratch.mask, scratch.row);
+    apply_masks(rules, context, num_output, scratch.row);
+    state.penalties.apply(scratch.row);
+    logits = scratch.row;
+    scan = scan_row(logits);
+    if (scan.max == -std::numeric_limits<float>::infinity()) {
+      return {.status = SampleStatus::kNothingAllowed};
+    }
+  }
+
+  Sample sample{.token = scan.argmax};
+  const float inverse_temperature = rules.is_greedy() ? 1.0F : 1.0F / params.temperature;
+  Kept kept;
+  if (!rules.is_greedy()) {
+    kept = truncate(logits, scan, inverse_temperature, params, scratch);
+    const DrawKey key{.seed = rules.seed,
+                      .choice = state.choice,
+                      .position = static_cast<std::uint32_t>(context.size() - 1)};
+    sample.token = kept.is_listed ? draw_candidate(scratch.candidates, key)
+                                  : draw_row({.logits = logits,
+                                              .max = scan.max,
+                                              .argmax = scan.argmax,
+                                              .inverse_temperature = inverse_temperature,
+                                              .min_weight = kept.min_weight},
+                                             key);
+  }
+
+  if (params.logprobs || !params.logprob_token_ids.empty()) {
+    const LogprobQuery query{.chosen = sample.token,
+                             .num_top = params.logprobs.value_or(0),
+                             .listed = params.logprob_token_ids};
+    std::span<const float> reported = raw;
+    if (params.processed_logprobs) {
+      keep_processed(kept, scan, inverse_temperature, logits, scratch);
+      reported = scratch.row;
+    }
+    sample.logprobs = row_logprobs(reported, query, scratch.ranking);
+  }
+  return sample;
+}
+
+}  // namespace winnow

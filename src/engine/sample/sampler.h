@@ -1,0 +1,65 @@
+// From one row of logits to one token: masks and penalties, temperature, top-k, top-p, min-p, a
+// draw, log-probabilities. Source: spec/serving.md 2.2 for meanings and order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/sample/candidates.h"
+#include "engine/sample/penalties.h"
+#include "engine/sample/sample_rules.h"
+#include "engine/sample/token_filter.h"
+
+namespace winnow {
+
+/// What one choice's past changes about its next token. Moves with the sequence; a preempted one
+/// keeps it.
+struct SampleState {
+  SampleState() = default;
+  SampleState(const SampleRules& rules, std::uint32_t choice, std::span<const TokenId> prompt,
+              std::unique_ptr<TokenFilter> filter);
+
+  /// The token became part of the output.
+  void accept(TokenId token);
+
+  std::uint32_t choice = 0;
+  Penalties penalties;
+  std::unique_ptr<TokenFilter> filter;  // may be null
+};
+
+enum class SampleStatus {
+  kOk,
+  kCorruptLogits,   // a NaN or +inf, or nothing but -inf: the model's output is broken
+  kNothingAllowed,  // masks and grammar leave no token
+};
+
+struct Sample {
+  SampleStatus status = SampleStatus::kOk;
+  TokenId token = 0;
+  std::optional<PositionLogprobs> logprobs{};
+};
+
+/// Work space of one thread; grows to the vocabulary's size once.
+struct SampleScratch {
+  std::vector<float> row;
+  std::vector<float> weights;
+  std::vector<std::uint32_t> mask;
+  std::vector<Candidate> candidates;
+  std::vector<Candidate> ranking;
+};
+
+/// The next token after `context` (prompt and output, not empty). A pure function of its
+/// arguments: neither other sequences nor the thread matter. Temperature below 1e-5 takes the
+/// lowest id of the highest logit.
+///
+/// top-p counts mass among the top-k tokens only, as vLLM does; min-p keeps tokens of at least
+/// min_p times the highest probability; what is left is drawn from as one distribution.
+Sample sample_token(std::span<const float> logits, const SampleRules& rules, SampleState& state,
+                    std::span<const TokenId> context, std::int32_t num_output,
+                    SampleScratch& scratch);
+
+}  // namespace winnow

@@ -1,0 +1,286 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::int32_t kWatermarkShare = 100;  // one block in so many stays free at admission
+
+std::int32_t blocks_for(std::int32_t num_tokens, std::int32_t block_tokens) {
+  return (num_tokens + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const EngineOptions& options, ModelRunner& runner,
+                     std::int32_t max_prompt_rows, EngineStats& stats)
+    : options_(options),
+      runner_(runner),
+      stats_(stats),
+      max_prompt_rows_(max_prompt_rows),
+      watermark_(runner.num_blocks() / kWatermarkShare),
+      pool_(runner.num_blocks(), runner.block_tokens()),
+      hasher_(options.prefix_cache_secret),
+      waiting_({.use_priority = options.policy == SchedulingPolicy::kPriority,
+                .is_fair = options.fair_admission,
+                .quantum = options.max_num_batched_tokens,
+                .cost = [this](Sequence& sequence) { return admission_cost(sequence); }}) {}
+
+void Scheduler::add_resumed(Sequence& sequence) {
+  sequence.phase = SequencePhase::kWaiting;
+  waiting_.push_resumed(sequence);
+}
+
+void Scheduler::remove(Sequence& sequence) {
+  if (sequence.phase == SequencePhase::kRunning) {
+    std::erase(running_, &sequence);
+    sequence.table.release(pool_);
+  } else if (sequence.phase == SequencePhase::kWaiting) {
+    waiting_.remove(sequence);
+  }
+  sequence.phase = SequencePhase::kEnded;
+}
+
+std::span<const Chunk> Scheduler::plan() {
+  chunks_.clear();
+  token_budget_ = options_.max_num_batched_tokens;
+  prompt_row_budget_ = max_prompt_rows_;
+  has_preempted_ = false;
+  plan_running(/*is_decode_pass=*/true);
+  plan_running(/*is_decode_pass=*/false);
+  // Who was just preempted for lack of blocks would only come back to be preempted again.
+  if (!has_preempted_ || running_.empty()) admit_waiting();
+  std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.num_tokens == 0; });
+  WINNOW_ASSERT(!chunks_.empty() || (running_.empty() && waiting_.empty()),
+                "a sequence that fits the pool can always proceed", running_.size(),
+                waiting_.size(), pool_.num_free());
+  return chunks_;
+}
+
+void Scheduler::plan_running(bool is_decode_pass) {
+  for (std::size_t i = 0; i < running_.size(); ++i) {  // preemption shortens it from the back
+    Sequence& sequence = *running_[i];
+    if ((sequence.num_missing() == 1) == is_decode_pass) plan_one(sequence);
+  }
+}
+
+bool Scheduler::plan_one(Sequence& sequence) {
+  std::int32_t num_tokens = chunk_size(sequence);
+  if (num_tokens == 0) return false;
+  for (;;) {
+    // A prefill takes what blocks there are before it asks others for theirs.
+    const std::int64_t covered =
+        (std::int64_t{sequence.table.num_blocks()} + pool_.num_free()) * pool_.block_tokens();
+    num_tokens = static_cast<std::int32_t>(
+        std::min<std::int64_t>(num_tokens, covered - sequence.num_computed));
+    if (num_tokens > 0) break;
+    Sequence& victim = *running_.back();
+    preempt(victim);
+    if (&victim == &sequence) return false;
+    num_tokens = chunk_size(sequence);
+  }
+  add_chunk(sequence, num_tokens);
+  return true;
+}
+
+void Scheduler::admit_waiting() {
+  while (token_budget_ > 0 && !waiting_.empty()) {
+    if (!admit(waiting_.peek())) return;
+  }
+}
+
+bool Scheduler::admit(Sequence& sequence) {
+  std::int32_t num_tokens = 0;
+  if (!has_seat_for(sequence) || !find_blocks_for(sequence, num_tokens)) return false;
+  const Sequence& popped = waiting_.pop();
+  WINNOW_ASSERT(&popped == &sequence, "the queue's order is stable", popped.request->id);
+  sequence.table.adopt(pool_, match_);
+  sequence.num_computed = static_cast<std::int32_t>(match_.blocks.size()) * pool_.block_tokens();
+  count_admission(sequence, sequence.num_computed);
+  insert_running(sequence);
+  add_chunk(sequence, num_tokens);
+  return true;
+}
+
+bool Scheduler::has_seat_for(const Sequence& sequence) {
+  return num_running() < options_.max_num_seqs || preempt_for(sequence);
+}
+
+/// Leaves the prefix to adopt in match_ and the chunk to compute after it in `num_tokens`.
+bool Scheduler::find_blocks_for(Sequence& sequence, std::int32_t& num_tokens) {
+  for (;;) {
+    match_prefix(sequence, match_);
+    const auto num_cached = static_cast<std::int32_t>(match_.blocks.size()) * pool_.block_tokens();
+    sequence.num_computed = num_cached;
+    num_tokens = chunk_size(sequence);
+    sequence.num_computed = 0;
+    if (num_tokens == 0) return false;
+    const std::int32_t needed = blocks_for(num_cached + num_tokens, pool_.block_tokens()) -
+                                static_cast<std::int32_t>(match_.blocks.size());
+    const std::int32_t spare = running_.empty() ? 0 : watermark_;
+    const std::int32_t taken = match_.num_free + needed + spare;
+    if (pool_.num_free() >= taken) return true;
+    if (!could_fit_by_preemption(sequence, taken) || !preempt_for(sequence)) return false;
+  }
+}
+
+std::int32_t Scheduler::chunk_size(const Sequence& sequence) const {
+  const std::int32_t missing = sequence.num_missing();
+  std::int32_t size = std::min(missing, token_budget_);
+  if (options_.long_prefill_token_threshold > 0) {
+    size = std::min(size, options_.long_prefill_token_threshold);
+  }
+  const std::int32_t last_prompt = sequence.num_prompt - 1;
+  if (sequence.request->wants_prompt_logits() && sequence.num_computed < last_prompt) {
+    size = std::min(size, prompt_row_budget_);
+  }
+  if (size == missing) return size;
+  // Cut at a block boundary where there is one.
+  const std::int32_t block_tokens = pool_.block_tokens();
+  const std::int32_t end = (sequence.num_computed + size) / block_tokens * block_tokens;
+  return end > sequence.num_computed ? end - sequence.num_computed : size;
+}
+
+void Scheduler::add_chunk(Sequence& sequence, std::int32_t num_tokens) {
+  const bool has_grown = sequence.table.grow(pool_, sequence.num_computed + num_tokens);
+  WINNOW_ASSERT(has_grown, "blocks were counted before", pool_.num_free(), num_tokens);
+  Chunk chunk{.sequence = &sequence, .num_tokens = num_tokens};
+  chunk.is_sampled = chunk.end() == sequence.num_tokens();
+  if (sequence.request->wants_prompt_logits()) {
+    const std::int32_t end = std::min(chunk.end(), sequence.num_prompt - 1);
+    chunk.num_prompt_rows = std::max(end - sequence.num_computed, 0);
+  }
+  token_budget_ -= num_tokens;
+  prompt_row_budget_ -= chunk.num_prompt_rows;
+  chunks_.push_back(chunk);
+}
+
+void Scheduler::count_admission(Sequence& sequence, std::int32_t num_cached) {
+  RequestState& request = *sequence.request;
+  if (request.is_admitted) return;
+  request.is_admitted = true;
+  request.stats.first_scheduled = Clock::now();
+  request.stats.num_cached_tokens = num_cached;
+  stats_.prompt_tokens += sequence.num_prompt;
+  stats_.cached_tokens += num_cached;
+  if (options_.enable_prefix_caching && !request.wants_prompt_logits()) {
+    stats_.prefix_queries += sequence.num_prompt;
+    stats_.prefix_hits += num_cached;
+  }
+}
+
+void Scheduler::match_prefix(Sequence& sequence, PrefixMatch& match) {
+  match.blocks.clear();
+  match.num_free = 0;
+  if (!options_.enable_prefix_caching) return;
+  sequence.table.set_scope(hasher_, {.cache_identity = runner_.cache_identity(),
+                                     .salt = sequence.request->request.cache_salt});
+  if (sequence.request->wants_prompt_logits()) return;
+  sequence.table.match_prefix(pool_, hasher_, sequence.tokens, match);
+}
+
+std::int32_t Scheduler::admission_cost(Sequence& sequence) {
+  match_prefix(sequence, cost_match_);
+  return sequence.num_tokens() -
+         static_cast<std::int32_t>(cost_match_.blocks.size()) * pool_.block_tokens();
+}
+
+void Scheduler::commit(const Chunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  const std::int32_t end = chunk.end();
+  const std::int32_t repeated =
+      std::clamp(sequence.num_ever_computed - sequence.num_computed, 0, chunk.num_tokens);
+  stats_.recomputed_tokens += repeated;
+  sequence.request->stats.num_recomputed_tokens += repeated;
+  sequence.num_computed = end;
+  sequence.num_ever_computed = std::max(sequence.num_ever_computed, end);
+  if (options_.enable_prefix_caching) {
+    sequence.table.publish(pool_, hasher_, sequence.tokens, sequence.num_computed);
+  }
+}
+
+bool Scheduler::start_choice(const Sequence& lead, Sequence& choice,
+                             std::optional<CopiedBlock>& copied) {
+  copied.reset();
+  if (num_running() >= options_.max_num_seqs) return false;
+  const std::int32_t num_full = lead.num_prompt / pool_.block_tokens();
+  const bool has_partial = lead.num_prompt % pool_.block_tokens() != 0;
+  if (has_partial && pool_.num_free() <= watermark_) return false;
+  choice.table.share(pool_, lead.table, num_full);
+  if (has_partial) {
+    const bool has_grown = choice.table.grow(pool_, lead.num_prompt);
+    WINNOW_ASSERT(has_grown, "one block was free", pool_.num_free());
+    const auto at = static_cast<std::size_t>(num_full);
+    copied = {.from = lead.table.blocks()[at], .to = choice.table.blocks()[at]};
+  }
+  choice.num_computed = lead.num_prompt;
+  insert_running(choice);
+  return true;
+}
+
+bool Scheduler::reset_prefix_cache(bool force) {
+  if (!force && pool_.num_free() < pool_.num_blocks()) return false;
+  for (Sequence* sequence : running_) sequence->table.stop_publishing();
+  pool_.forget_all();
+  return true;
+}
+
+void Scheduler::preempt(Sequence& victim) {
+  for (Chunk& chunk : chunks_) {
+    if (chunk.sequence != &victim) continue;
+    token_budget_ += chunk.num_tokens;
+    prompt_row_budget_ += chunk.num_prompt_rows;
+    chunk.num_tokens = 0;
+  }
+  std::erase(running_, &victim);
+  victim.table.release(pool_);
+  victim.num_computed = 0;
+  add_resumed(victim);
+  has_preempted_ = true;
+  ++stats_.num_preemptions;
+  ++victim.request->stats.num_preemptions;
+}
+
+bool Scheduler::preempt_for(const Sequence& sequence) {
+  if (running_.empty() || priority_of(*running_.back()) <= priority_of(sequence)) return false;
+  preempt(*running_.back());
+  return true;
+}
+
+/// An upper bound: blocks shared by several are counted for each.
+bool Scheduler::could_fit_by_preemption(const Sequence& sequence, std::int32_t num_needed) const {
+  std::int64_t num_available = pool_.num_free();
+  for (const Sequence* other : running_) {
+    if (priority_of(*other) > priority_of(sequence)) num_available += other->table.num_blocks();
+  }
+  return num_available >= num_needed;
+}
+
+std::int32_t Scheduler::priority_of(const Sequence& sequence) const {
+  return options_.policy == SchedulingPolicy::kPriority ? sequence.request->request.priority : 0;
+}
+
+void Scheduler::insert_running(Sequence& sequence) {
+  sequence.phase = SequencePhase::kRunning;
+  const auto at = std::ranges::find_if(running_, [&](const Sequence* other) {
+    const std::int32_t own = priority_of(sequence);
+    const std::int32_t theirs = priority_of(*other);
+    return own != theirs ? own < theirs : arrived_before(sequence, *other);
+  });
+  running_.insert(at, &sequence);
+}
+
+void Scheduler::check_integrity() const {
+  std::vector<std::int32_t> expected(static_cast<std::size_t>(pool_.num_blocks()), 0);
+  for (const Sequence* sequence : running_) {
+    for (const BlockId block : sequence->table.blocks()) {
+      ++expected[static_cast<std::size_t>(block.value)];
+    }
+  }
+  pool_.check_integrity(expected);
+}
+
+}  // namespace winnow

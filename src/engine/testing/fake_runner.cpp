@@ -1,0 +1,114 @@
+#include "engine/testing/fake_runner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/assert.h"
+#include "base/error.h"
+
+namespace winnow::testing {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+FakeRunner::FakeRunner(const FakeRunnerOptions& options)
+    : options_(options),
+      slots_(static_cast<std::size_t>(options.num_blocks) *
+             static_cast<std::size_t>(options.block_tokens)) {
+  poison_pool();
+}
+
+void FakeRunner::poison_pool() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i] = {.key = mix(i), .value = mix(~i), .position = -1};
+  }
+}
+
+void FakeRunner::run(const Batch& batch, std::span<float> logits) {
+  if (before_step) before_step(batch);
+  WINNOW_ASSERT(logits.size() == batch.logit_rows.size() * static_cast<std::size_t>(vocab_size()),
+                "one row of logits per asked token", logits.size(), batch.logit_rows.size());
+  ++num_steps;
+  num_tokens += std::ssize(batch.tokens);
+  max_batch_tokens = std::max(max_batch_tokens, static_cast<std::int32_t>(batch.tokens.size()));
+  if (std::ranges::count(batch.tokens, failing_token) > 0) {
+    for (const BatchSequence& sequence : batch.sequences) {
+      for (std::int32_t i = 0; i < sequence.num_tokens; ++i) {
+        slot(sequence, sequence.first_position + i) = {.key = 13, .value = 13, .position = -1};
+      }
+    }
+    throw Error(ErrorCode::kInternal, "the device has lost its way");
+  }
+  for (const BatchSequence& sequence : batch.sequences) write(batch, sequence);
+  std::size_t row = 0;
+  for (const BatchSequence& sequence : batch.sequences) {
+    const std::int32_t end = sequence.first_token + sequence.num_tokens;
+    while (row < batch.logit_rows.size() && batch.logit_rows[row] < end) {
+      const auto size = static_cast<std::size_t>(vocab_size());
+      fill_logits(batch, sequence, batch.logit_rows[row], logits.subspan(row * size, size));
+      ++row;
+    }
+  }
+  WINNOW_ASSERT(row == batch.logit_rows.size(), "rows are ascending tokens of the batch", row);
+}
+
+void FakeRunner::copy_block(BlockId from, BlockId to) {
+  const auto size = static_cast<std::size_t>(block_tokens());
+  const auto begin = [&](BlockId block) {
+    return slots_.begin() +
+           static_cast<std::ptrdiff_t>(static_cast<std::size_t>(block.value) * size);
+  };
+  std::copy_n(begin(from), size, begin(to));
+}
+
+FakeRunner::Slot& FakeRunner::slot(const BatchSequence& sequence, std::int32_t position) {
+  const auto entry = static_cast<std::size_t>(position / block_tokens());
+  WINNOW_ASSERT(entry < sequence.block_table.size(), "the block table covers every position",
+                position, sequence.block_table.size());
+  const BlockId block = sequence.block_table[entry];
+  WINNOW_ASSERT(block.value >= 0 && block.value < num_blocks(), "blocks are of the pool",
+                block.value);
+  return slots_[static_cast<std::size_t>(block.value) * static_cast<std::size_t>(block_tokens()) +
+                static_cast<std::size_t>(position % block_tokens())];
+}
+
+void FakeRunner::write(const Batch& batch, const BatchSequence& sequence) {
+  for (std::int32_t i = 0; i < sequence.num_tokens; ++i) {
+    const std::int32_t position = sequence.first_position + i;
+    const auto token = static_cast<std::uint64_t>(
+        batch.tokens[static_cast<std::size_t>(sequence.first_token + i)]);
+    const std::uint64_t history = position == 0 ? 0 : slot(sequence, position - 1).value;
+    slot(sequence, position) = {
+        .key = mix(options_.weights ^ token << 32 ^ static_cast<std::uint64_t>(position)),
+        .value = mix(history ^ mix(token + options_.weights)),
+        .position = position};
+  }
+}
+
+void FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
+                             std::span<float> row) {
+  if (batch.tokens[static_cast<std::size_t>(token)] == nan_token) {
+    std::ranges::fill(row, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  const std::int32_t last = sequence.first_position + token - sequence.first_token;
+  std::uint64_t state = options_.weights;
+  for (std::int32_t position = 0; position <= last; ++position) {
+    const Slot& seen = slot(sequence, position);
+    num_foreign_slots += seen.position == position ? 0 : 1;
+    state = mix(state ^ seen.key) + seen.value;
+  }
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto high = static_cast<float>(mix(state + i) >> 40);  // 24 bits: exact
+    row[i] = (high * 0x1p-24F - 0.5F) * options_.logit_range;
+  }
+}
+
+}  // namespace winnow::testing

@@ -1,0 +1,66 @@
+// A model of a few lines whose logits depend on every slot that the block tables point to: a wrong
+// table, a stale block, a lost copy or a skipped token changes what it says. For tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "model/model_runner.h"
+
+namespace winnow::testing {
+
+struct FakeRunnerOptions {
+  std::int32_t vocab_size = 64;
+  std::int32_t block_tokens = 8;
+  std::int32_t num_blocks = 64;
+  std::uint64_t weights = 1;  // another value is another model
+  float logit_range = 8.0F;   // logits lie in [-range / 2, range / 2)
+};
+
+class FakeRunner final : public ModelRunner {
+ public:
+  explicit FakeRunner(const FakeRunnerOptions& options);
+
+  std::int32_t vocab_size() const override { return options_.vocab_size; }
+  std::int32_t block_tokens() const override { return options_.block_tokens; }
+  std::int32_t num_blocks() const override { return options_.num_blocks; }
+  std::uint64_t cache_identity() const override { return options_.weights; }
+  bool is_healthy() const override { return is_healthy_; }
+  void run(const Batch& batch, std::span<float> logits) override;
+  void copy_block(BlockId from, BlockId to) override;
+
+  /// Steps that hold this token throw, after spoiling every slot they were to write; -1: none.
+  TokenId failing_token = -1;
+  /// Logits right after this token are NaN; -1: none.
+  TokenId nan_token = -1;
+  /// Called at the start of each step.
+  std::function<void(const Batch&)> before_step;
+  void break_device() { is_healthy_ = false; }
+  void set_weights(std::uint64_t weights) { options_.weights = weights; }
+  /// Writes garbage to every slot: what a pool holds before its first use.
+  void poison_pool();
+
+  std::int64_t num_steps = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t num_foreign_slots = 0;  // read, but not written for that position: always a fault
+  std::int32_t max_batch_tokens = 0;
+
+ private:
+  struct Slot {
+    std::uint64_t key = 0;
+    std::uint64_t value = 0;  // of this and, through the block table, all earlier tokens
+    std::int32_t position = -1;
+  };
+  Slot& slot(const BatchSequence& sequence, std::int32_t position);
+  void write(const Batch& batch, const BatchSequence& sequence);
+  void fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
+                   std::span<float> row);
+
+  FakeRunnerOptions options_;
+  bool is_healthy_ = true;
+  std::vector<Slot> slots_;  // [num_blocks][block_tokens]
+};
+
+}  // namespace winnow::testing
