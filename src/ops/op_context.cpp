@@ -1,5 +1,7 @@
 #include "ops/op_context.h"
 
+#include <algorithm>
+
 namespace winnow::ops {
 namespace {
 
@@ -9,7 +11,8 @@ constexpr std::int64_t kAlignment = 64;
 
 std::byte* Scratch::take(std::int64_t num_bytes) {
   const std::int64_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  wanted_ += rounded;
+  taken_ += rounded;
+  peak_ = std::max(peak_, taken_);
   if (used_ + rounded <= buffer_.size()) {
     std::byte* const taken = buffer_.data() + used_;
     used_ += rounded;
@@ -19,14 +22,22 @@ std::byte* Scratch::take(std::int64_t num_bytes) {
   return overflow_.back().data();
 }
 
+void Scratch::rewind(const Mark& mark) {
+  used_ = mark.used;
+  taken_ = mark.taken;
+  overflow_.erase(overflow_.begin() + static_cast<std::ptrdiff_t>(mark.num_overflows),
+                  overflow_.end());
+}
+
 void Scratch::reset() {
-  if (!overflow_.empty()) {
-    overflow_.clear();
+  overflow_.clear();
+  if (peak_ > buffer_.size()) {
     buffer_ = Buffer();
-    buffer_ = Buffer(wanted_, "scratch of operations");
+    buffer_ = Buffer(peak_, "scratch of operations");
   }
   used_ = 0;
-  wanted_ = 0;
+  taken_ = 0;
+  peak_ = 0;
 }
 
 }  // namespace winnow::ops

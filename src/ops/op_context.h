@@ -22,10 +22,21 @@ class Scratch {
   }
   void reset();
 
+  /// A place to go back to: an operation that works in rounds takes the same bytes for each.
+  struct Mark {
+    std::int64_t used = 0;
+    std::int64_t taken = 0;
+    std::size_t num_overflows = 0;
+  };
+  Mark mark() const { return {used_, taken_, overflow_.size()}; }
+  /// What was taken since `mark` is no longer valid.
+  void rewind(const Mark& mark);
+
  private:
   Buffer buffer_;
-  std::int64_t used_ = 0;
-  std::int64_t wanted_ = 0;       // what one buffer would have had to hold
+  std::int64_t used_ = 0;         // of buffer_
+  std::int64_t taken_ = 0;        // in buffer_ and overflow_
+  std::int64_t peak_ = 0;         // of taken_ since the last reset(): what one buffer had to hold
   std::vector<Buffer> overflow_;  // blocks of this round, merged at reset()
 };
 

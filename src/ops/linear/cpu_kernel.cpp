@@ -1,0 +1,307 @@
+// Weights × inputs, panels of sixteen outputs at a time (layout in cpu_kernel.h).
+//
+// Floor on Zen 5 at 4.2 GHz, one input row, NVFP4: 144 bytes carry 16 columns of 16 outputs and
+// take 16 permutes, 16 shifts and 16 fused multiply-adds, each at two per cycle on ports of their
+// own, so 8 to 12 cycles, 12 to 18 bytes per cycle: about twice what one core gets from memory.
+// MXFP8 takes five operations per 16 bytes on four ports, 12.8 bytes per cycle. One row is thus
+// bound by memory, and so are a few; from about a dozen rows on, multiply-adds are the bound (two
+// vectors a cycle).
+#include "ops/linear/cpu_kernel.h"
+
+#include "ops/x86/vec.h"
+
+namespace winnow::ops::WINNOW_ISA {
+namespace {
+
+/// How far ahead of the current block a strip is fetched. Memory answers after some 120 ns, in
+/// which a thread consumes about 3 KiB at 24 GB/s.
+constexpr int64_t kPrefetchBytes = 6144;
+
+constexpr int kGroupRows = 16;  // columns of an input tile that lie together
+
+enum Scheme { kF32, kBF16, kMxfp8, kNvfp4 };  // QuantScheme, checked in cpu.cpp
+
+/// How a scheme's words become weights: decode(words, j) is column j of the word, j ascending.
+template <Scheme scheme>
+struct Decoder;
+
+template <>
+struct Decoder<kNvfp4> {
+  static constexpr int kWordColumns = 8;
+  static constexpr int kGroupColumns = 16;
+  E2m1Table table = e2m1_table();
+  template <int j>
+  [[gnu::always_inline]] Vec decode(Words& words) const {
+    const Vec w = e2m1_low_nibble(table, words);
+    words = shift_right<4>(words);
+    return w;
+  }
+  [[gnu::always_inline]] static Vec scales(const uint8_t* p) { return e4m3_scales(p); }
+};
+
+template <>
+struct Decoder<kMxfp8> {
+  static constexpr int kWordColumns = 4;
+  static constexpr int kGroupColumns = 32;
+  template <int j>
+  [[gnu::always_inline]] Vec decode(Words& words) const {
+    return e4m3_byte<j>(words);
+  }
+  [[gnu::always_inline]] static Vec scales(const uint8_t* p) { return e8m0_scales(p); }
+};
+
+template <>
+struct Decoder<kBF16> {
+  static constexpr int kWordColumns = 2;
+  static constexpr int kGroupColumns = 32;
+  template <int j>
+  [[gnu::always_inline]] Vec decode(Words& words) const {
+    return j == 0 ? bf16_low(words) : bf16_high(words);
+  }
+};
+
+template <>
+struct Decoder<kF32> {
+  static constexpr int kWordColumns = 1;
+  static constexpr int kGroupColumns = 32;
+  template <int j>
+  [[gnu::always_inline]] Vec decode(Words& words) const {
+    return from_bits(words);
+  }
+};
+
+/// Sums of R rows and P panels.
+template <int R, int P>
+struct Sums {
+  Vec v[R][P];
+  [[gnu::always_inline]] void clear() {
+    WINNOW_UNROLL
+    for (int r = 0; r < R; ++r) {
+      WINNOW_UNROLL
+      for (int p = 0; p < P; ++p) v[r][p] = zero();
+    }
+  }
+};
+
+/// One column: sums += x · w.
+template <int R, int P>
+[[gnu::always_inline]] inline void add_column(const float* x, const Vec (&w)[P], Sums<R, P>& sums) {
+  WINNOW_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const Vec value = broadcast(x[r * kGroupRows]);
+    WINNOW_UNROLL
+    for (int p = 0; p < P; ++p) sums.v[r][p] = fma(value, w[p], sums.v[r][p]);
+  }
+}
+
+/// The columns of one word, from column `first` of a group of kGroupRows columns of x; only
+/// `count` ≤ kWordColumns of them exist.
+template <Scheme scheme, int R, int P, int j = 0>
+[[gnu::always_inline]] inline void add_word(const Decoder<scheme>& decoder, const float* x,
+                                            int count, Words (&words)[P], Sums<R, P>& sums) {
+  if constexpr (j < Decoder<scheme>::kWordColumns) {
+    if (j >= count) return;
+    Vec w[P];
+    WINNOW_UNROLL
+    for (int p = 0; p < P; ++p) w[p] = decoder.template decode<j>(words[p]);
+    add_column<R, P>(x + j, w, sums);
+    add_word<scheme, R, P, j + 1>(decoder, x, count, words, sums);
+  }
+}
+
+/// P panels of one strip against a tile.
+template <Scheme scheme, int R, int P>
+class Multiplier {
+  using Code = Decoder<scheme>;
+  static constexpr PanelBlock kBlock = kPanelBlocks[scheme];
+  static constexpr int kGroup = Code::kGroupColumns;
+  static constexpr int kWord = Code::kWordColumns;
+
+ public:
+  /// Panels [first, first + P) of the strip of `strip_panels` panels that starts at `strip`.
+  [[gnu::always_inline]] void run(const uint8_t* strip, int64_t strip_panels, int64_t first,
+                                  int64_t num_columns, const float* x) {
+    total_.clear();
+    constexpr int64_t kBytes = kBlock.bytes(kBlock.columns);
+    const uint8_t* block = strip + first * kBytes;
+    for (; num_columns >= kBlock.columns; num_columns -= kBlock.columns) {
+      for (int g = 0; g < kBlock.columns / kGroup; ++g) {
+        add_group(block, kBytes, kBlock.columns / kGroup, g, x);
+        x += kGroup * R;
+      }
+      block += strip_panels * kBytes;
+    }
+    if (num_columns > 0) {
+      add_short_block(block + first * (kBlock.bytes(num_columns) - kBytes), num_columns, x);
+    }
+  }
+
+  [[gnu::always_inline]] const Sums<R, P>& total() const { return total_; }
+
+ private:
+  [[gnu::always_inline]] void join(const uint8_t* scales, int64_t panel_bytes,
+                                   const Sums<R, P>& group) {
+    WINNOW_UNROLL
+    for (int p = 0; p < P; ++p) {
+      if constexpr (kBlock.has_scales) {
+        const Vec scale = Code::scales(scales + p * panel_bytes);
+        WINNOW_UNROLL
+        for (int r = 0; r < R; ++r) total_.v[r][p] = fma(scale, group.v[r][p], total_.v[r][p]);
+      } else {
+        WINNOW_UNROLL
+        for (int r = 0; r < R; ++r) total_.v[r][p] = add(total_.v[r][p], group.v[r][p]);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void add_group(const uint8_t* block, int64_t panel_bytes, int num_groups,
+                                        int g, const float* x) {
+    constexpr int kWords = kGroup / kWord;
+    const uint8_t* const codes = block + g * kWords * 64;
+    Sums<R, P> group;
+    group.clear();
+    for (int i = 0; i < kWords; ++i) {
+      Words words[P];
+      WINNOW_UNROLL
+      for (int p = 0; p < P; ++p) {
+        words[p] = load_words(codes + p * panel_bytes + i * 64);
+        if constexpr (R <= 4) {
+          __builtin_prefetch(codes + p * panel_bytes + i * 64 + kPrefetchBytes);
+        }
+      }
+      const int column = i * kWord;
+      add_word<scheme, R, P>(decoder_,
+                             x + column / kGroupRows * kGroupRows * R + column % kGroupRows, kWord,
+                             words, group);
+    }
+    if constexpr (R <= 4 && kBlock.has_scales) {
+      if (g == 0) {
+        WINNOW_UNROLL
+        for (int p = 0; p < P; ++p) {
+          __builtin_prefetch(block + p * panel_bytes + num_groups * kWords * 64 + kPrefetchBytes);
+        }
+      }
+    }
+    join(block + num_groups * kWords * 64 + g * kPanelRows, panel_bytes, group);
+  }
+
+  /// Fewer columns than a block has; the last group of F32 and BF16 may be short, too.
+  [[gnu::noinline]] void add_short_block(const uint8_t* block, int64_t num_columns,
+                                         const float* x) {
+    const int64_t panel_bytes = kBlock.bytes(num_columns);
+    const uint8_t* const scales = block + (num_columns + kWord - 1) / kWord * 64;
+    for (int64_t begin = 0; begin < num_columns; begin += kGroup) {
+      const int64_t end = begin + kGroup < num_columns ? begin + kGroup : num_columns;
+      Sums<R, P> group;
+      group.clear();
+      for (int64_t column = begin; column < end; column += kWord) {
+        Words words[P];
+        WINNOW_UNROLL
+        for (int p = 0; p < P; ++p) {
+          words[p] = load_words(block + p * panel_bytes + column / kWord * 64);
+        }
+        const int64_t left = end - column;
+        add_word<scheme, R, P>(decoder_,
+                               x + column / kGroupRows * kGroupRows * R + column % kGroupRows,
+                               left < kWord ? static_cast<int>(left) : kWord, words, group);
+      }
+      join(scales + begin / kGroup * kPanelRows, panel_bytes, group);
+    }
+  }
+
+  Decoder<scheme> decoder_;
+  Sums<R, P> total_;
+};
+
+/// y (+)= total · row scale for the rows and outputs that exist.
+template <int R, int P>
+[[gnu::always_inline]] inline void write(const LinearTask& task, int64_t panel,
+                                         const Sums<R, P>& total) {
+  WINNOW_UNROLL
+  for (int p = 0; p < P; ++p) {
+    const int64_t output = (panel + p) * kPanelRows;
+    const int64_t left = task.num_outputs - output;
+    const Vec scale = load(task.row_scales + output);
+    WINNOW_UNROLL
+    for (int r = 0; r < R; ++r) {
+      if (r >= task.num_rows) break;
+      float* const y = task.y + r * task.y_stride + output;
+      Vec value = mul(total.v[r][p], scale);
+      if (left >= kPanelRows) {
+        if (task.accumulate) value = add(load(y), value);
+        store(y, value);
+      } else {
+        if (task.accumulate) value = add(load_first(y, left), value);
+        store_first(y, left, value);
+      }
+    }
+  }
+}
+
+template <Scheme scheme, int R, int P>
+[[gnu::noinline]] void run_panels(const LinearTask& task, const uint8_t* strip,
+                                  int64_t strip_panels, int64_t panel) {
+  Multiplier<scheme, R, P> multiplier;
+  multiplier.run(strip, strip_panels, panel % kStripPanels, task.num_columns, task.x);
+  write<R, P>(task, panel, multiplier.total());
+}
+
+/// Splits [first, last) into runs within one strip, and those into at most P panels.
+template <Scheme scheme, int R, int P>
+void run_tile(const LinearTask& task) {
+  constexpr PanelBlock kBlock = kPanelBlocks[scheme];
+  const int64_t whole = task.num_columns / kBlock.columns;
+  const int64_t rest = task.num_columns % kBlock.columns;
+  const int64_t panel_bytes =
+      whole * kBlock.bytes(kBlock.columns) + (rest > 0 ? kBlock.bytes(rest) : 0);
+  const int64_t num_panels = (task.num_outputs + kPanelRows - 1) / kPanelRows;
+  for (int64_t panel = task.first_panel; panel < task.last_panel;) {
+    const int64_t strip = panel / kStripPanels * kStripPanels;
+    const int64_t strip_panels =
+        num_panels - strip < kStripPanels ? num_panels - strip : kStripPanels;
+    const int64_t strip_end =
+        task.last_panel - strip < strip_panels ? task.last_panel : strip + strip_panels;
+    const uint8_t* const base = task.weights + strip * panel_bytes;
+    for (; panel + P <= strip_end; panel += P) {
+      run_panels<scheme, R, P>(task, base, strip_panels, panel);
+    }
+    if constexpr (P > 1) {
+      for (; panel < strip_end; ++panel) {
+        run_panels<scheme, R, 1>(task, base, strip_panels, panel);
+      }
+    }
+  }
+}
+
+/// Panels side by side for R rows: enough independent sums (eight hide the latency of a fused
+/// multiply-add at two per cycle), few enough that sums, words and table stay in registers.
+constexpr int panels_for(int rows) {
+  if (kRegisters < 32) return rows == 1 ? 2 : 1;
+  return rows == 1 ? 8 : rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
+}
+
+template <Scheme scheme>
+void run(const LinearTask& task) {
+  switch (task.tile_rows) {
+    case 1:
+      return run_tile<scheme, 1, panels_for(1)>(task);
+    case 2:
+      return run_tile<scheme, 2, panels_for(2)>(task);
+    case 3:
+      return run_tile<scheme, 3, panels_for(3)>(task);
+    case 4:
+      return run_tile<scheme, 4, panels_for(4)>(task);
+    case 6:
+      return run_tile<scheme, 6, panels_for(6)>(task);
+    case 8:
+      return run_tile<scheme, 8, panels_for(8)>(task);
+    default:
+      return run_tile<scheme, 12, panels_for(12)>(task);
+  }
+}
+
+}  // namespace
+
+extern const LinearKernels kLinearKernels = {{run<kF32>, run<kBF16>, run<kMxfp8>, run<kNvfp4>}};
+
+}  // namespace winnow::ops::WINNOW_ISA

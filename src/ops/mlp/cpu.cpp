@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <iterator>
+
+#include "ops/cpu_ops.h"
+#include "ops/linear/cpu_linear.h"
+#include "ops/mlp/cpu_mlp.h"
+
+namespace winnow::cpu {
+namespace {
+
+/// Tokens that go through a block together: bounds the scratch for wide blocks, and is far beyond
+/// the dozen rows from which the weights' bytes no longer matter.
+constexpr std::int64_t kChunkTokens = 256;
+
+/// Below this many activations (some 10 µs of one core) waking other threads costs more.
+constexpr std::int64_t kParallelValues = 16 * 1024;
+
+struct Buffers {
+  float* gate_up = nullptr;     // [num_tokens][2 · width]
+  float* activation = nullptr;  // [num_tokens][width]
+};
+
+void activate(const Kernels& kernels, const ops::MlpParams& block, const Buffers& buffers,
+              std::int64_t token) {
+  const std::int64_t width = block.weights.down->cols();
+  const float* const gate = buffers.gate_up + token * 2 * width;
+  kernels.table.mlp->activate(gate, gate + width, width, block.constants.alpha,
+                              block.constants.limit, buffers.activation + token * width);
+}
+
+void activate_all(const Kernels& kernels, const ops::OpContext& context,
+                  std::span<const ops::MlpParams> blocks, const Buffers* buffers) {
+  std::int64_t num_values = 0;
+  std::int64_t num_rows = 0;
+  for (const ops::MlpParams& block : blocks) {
+    num_rows += block.num_tokens;
+    num_values += block.num_tokens * block.weights.down->cols();
+  }
+  const auto run = [&](std::int64_t row, int) {
+    for (std::size_t i = 0; i < blocks.size(); row -= blocks[i++].num_tokens) {
+      if (row < blocks[i].num_tokens) return activate(kernels, blocks[i], buffers[i], row);
+    }
+  };
+  if (num_values < kParallelValues) {
+    for (std::int64_t row = 0; row < num_rows; ++row) run(row, 0);
+  } else {
+    context.pool->parallel_for(num_rows, run);
+  }
+}
+
+}  // namespace
+
+void run_blocks(const Kernels& kernels, const ops::OpContext& context,
+                std::span<const ops::MlpParams> blocks) {
+  const std::int64_t count = std::ssize(blocks);
+  auto* const buffers = context.scratch->take_array<Buffers>(count);
+  auto* const products = context.scratch->take_array<ops::LinearParams>(count);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const ops::MlpParams& block = blocks[i];
+    const std::int64_t width = block.weights.down->cols();
+    buffers[i] = {.gate_up = context.scratch->take_array<float>(block.num_tokens * 2 * width),
+                  .activation = context.scratch->take_array<float>(block.num_tokens * width)};
+    products[i] = {.x = block.h,
+                   .x_stride = block.weights.gate_up->cols(),
+                   .w = block.weights.gate_up,
+                   .y = buffers[i].gate_up,
+                   .y_stride = 2 * width,
+                   .num_rows = block.num_tokens};
+  }
+  multiply(kernels, context, {products, blocks.size()});
+  activate_all(kernels, context, blocks, buffers);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const ops::MlpParams& block = blocks[i];
+    products[i] = {.x = buffers[i].activation,
+                   .x_stride = block.weights.down->cols(),
+                   .w = block.weights.down,
+                   .y = block.y,
+                   .y_stride = block.weights.down->rows(),
+                   .num_rows = block.num_tokens,
+                   .accumulate = block.accumulate};
+  }
+  multiply(kernels, context, {products, blocks.size()});
+}
+
+void mlp(const Kernels& kernels, const ops::OpContext& context, const ops::MlpParams& params) {
+  const std::int64_t hidden = params.weights.down->rows();
+  for (std::int64_t first = 0; first < params.num_tokens; first += kChunkTokens) {
+    ops::MlpParams chunk = params;
+    chunk.h = params.h + first * hidden;
+    chunk.y = params.y + first * hidden;
+    chunk.num_tokens = std::min(kChunkTokens, params.num_tokens - first);
+    run_blocks(kernels, context, std::span(&chunk, 1));
+    context.scratch->reset();
+  }
+}
+
+}  // namespace winnow::cpu
