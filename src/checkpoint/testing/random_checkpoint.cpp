@@ -1,0 +1,317 @@
+#include "checkpoint/testing/random_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+
+namespace winnow {
+
+namespace {
+
+// FNV-1a: a tensor's stream of numbers is keyed by its name.
+std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
+  std::uint64_t hash = 14695981039346656037ULL ^ seed;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+// Sum of four uniforms, standard deviation 1.
+float normal_like(std::uint64_t key, std::int64_t index) {
+  const Philox4 r = philox4x32(
+      key, {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0});
+  double sum = 0;
+  for (const std::uint32_t word : r) sum += static_cast<double>(word) * 0x1p-32 - 0.5;
+  return static_cast<float>(sum * std::sqrt(3.0));
+}
+
+struct Entry {
+  MatrixSpelling spelling = MatrixSpelling::kBF16;
+  std::string name;  // of the module, or of the whole tensor for a vector
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;  // 0 for a vector of `rows`
+};
+
+class Plan {
+ public:
+  explicit Plan(const RandomCheckpoint& options) : options_(options) {
+    const std::string root = options.flat_names ? "" : "language_model.";
+    matrix(options.embeddings, root + "model.embed_tokens", options.vocab_size,
+           options.hidden_size);
+    for (std::size_t i = 0; i < options.layers.size(); ++i) {
+      layer(fmt::format("{}model.layers.{}.", root, i), options.layers[i]);
+    }
+    vector(root + "model.norm.weight", options.hidden_size);
+    matrix(options.embeddings, root + "lm_head", options.vocab_size, options.hidden_size);
+    if (options.with_vision) {
+      vector("vision_tower.vision_model.pre_layrnorm.weight", 8);
+      vector("multi_modal_projector.linear_1.weight", 16);
+      vector("language_model.model.mtp.layers.0.norm.weight", 8);
+    }
+  }
+
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  void matrix(MatrixSpelling spelling, std::string name, std::int64_t rows, std::int64_t cols) {
+    entries_.push_back({.spelling = spelling, .name = std::move(name), .rows = rows, .cols = cols});
+  }
+  void vector(std::string name, std::int64_t size, bool is_f32) {
+    entries_.push_back({.spelling = is_f32 ? MatrixSpelling::kF32 : MatrixSpelling::kBF16,
+                        .name = std::move(name),
+                        .rows = size,
+                        .cols = 0});
+  }
+  void vector(std::string name, std::int64_t size) {
+    vector(std::move(name), size, options_.vectors_f32);
+  }
+
+  void layer(const std::string& prefix, const LayerConfig& kind) {
+    const std::int64_t hidden = options_.hidden_size;
+    const std::int64_t dim = options_.head_dim;
+    const MatrixSpelling linear = options_.linears;
+    const std::string attention = prefix + "self_attn.";
+    vector(prefix + "input_layernorm.weight", hidden);
+    vector(prefix + "post_attention_layernorm.weight", hidden);
+    matrix(linear, attention + "q_proj", options_.num_heads * dim, hidden);
+    matrix(linear, attention + "k_proj", options_.num_kv_heads * dim, hidden);
+    matrix(linear, attention + "v_proj", options_.num_kv_heads * dim, hidden);
+    matrix(linear, attention + "o_proj", hidden, options_.num_heads * dim);
+    vector(attention + "q_norm.weight", dim);
+    vector(attention + "k_norm.weight", dim);
+    if (kind.is_sparse_attention) {
+      matrix(linear, attention + "index_q_proj", options_.num_kv_heads * dim, hidden);
+      matrix(linear, attention + "index_k_proj", dim, hidden);
+      vector(attention + "index_q_norm.weight", dim);
+      vector(attention + "index_k_norm.weight", dim);
+    }
+    if (!kind.is_moe) {
+      const std::string mlp =
+          prefix + (options_.dense_under_moe_name ? "block_sparse_moe." : "mlp.");
+      gated(linear, mlp, {"gate_proj", "up_proj", "down_proj"}, options_.dense_intermediate);
+      return;
+    }
+    const std::string moe = prefix + "block_sparse_moe.";
+    matrix(options_.router, moe + "gate", options_.num_experts, hidden);
+    vector(moe + "e_score_correction_bias", options_.num_experts, true);
+    for (int e = 0; e < options_.num_experts; ++e) {
+      gated(options_.experts, fmt::format("{}experts.{}.", moe, e), {"w1", "w3", "w2"},
+            options_.moe_intermediate);
+    }
+    gated(linear, moe + "shared_experts.", {"gate_proj", "up_proj", "down_proj"},
+          options_.shared_intermediate);
+  }
+
+  void gated(MatrixSpelling spelling, const std::string& prefix,
+             const std::array<const char*, 3>& gate_up_down, std::int64_t width) {
+    const std::int64_t hidden = options_.hidden_size;
+    matrix(spelling, prefix + gate_up_down[0], width, hidden);
+    matrix(spelling, prefix + gate_up_down[1], width, hidden);
+    matrix(spelling, prefix + gate_up_down[2], hidden, width);
+  }
+
+  const RandomCheckpoint& options_;
+  std::vector<Entry> entries_;
+};
+
+std::vector<float> values_of(const Entry& entry, const RandomCheckpoint& options) {
+  const std::int64_t cols = std::max<std::int64_t>(entry.cols, 1);
+  std::vector<float> values(static_cast<std::size_t>(entry.rows * cols));
+  const std::uint64_t key = hash_name(entry.name, options.seed);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    values[i] = entry.cols > 0
+                    ? random_weight(options, entry.name, index / cols, index % cols, cols)
+                    : 0.1F * normal_like(key, index);
+  }
+  return values;
+}
+
+void write_shard(const std::filesystem::path& path, std::span<const Entry> entries,
+                 const RandomCheckpoint& options, std::map<std::string, std::string>& weight_map) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  std::vector<std::unique_ptr<MatrixEncoder>> encoders;
+  for (const Entry& entry : entries) {
+    encoders.push_back(entry.cols > 0
+                           ? std::make_unique<MatrixEncoder>(entry.spelling, entry.name, entry.rows,
+                                                             entry.cols, kScalarCodecs)
+                           : nullptr);
+    if (encoders.back() != nullptr) {
+      for (auto& tensor : encoders.back()->tensors()) tensors.push_back(std::move(tensor));
+    } else {
+      const DType dtype = entry.spelling == MatrixSpelling::kF32 ? DType::kF32 : DType::kBF16;
+      tensors.push_back({entry.name, dtype, {entry.rows}});
+    }
+  }
+  for (const auto& tensor : tensors) weight_map[tensor.name] = path.filename().string();
+  SafetensorsWriter writer(path, tensors);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::vector<float> values = values_of(entries[i], options);
+    if (encoders[i] != nullptr) {
+      float largest = 0.F;
+      for (const float value : values) largest = std::max(largest, std::fabs(value));
+      encoders[i]->set_max_magnitude(largest);
+      encoders[i]->append_rows(values, writer);
+      encoders[i]->finish(writer);
+    } else if (entries[i].spelling == MatrixSpelling::kF32) {
+      writer.append(entries[i].name, std::as_bytes(std::span(values)));
+    } else {
+      std::vector<std::uint16_t> rounded(values.size());
+      kScalarCodecs.encode_bf16(values.data(), rounded.data(),
+                                static_cast<std::int64_t>(values.size()));
+      writer.append(entries[i].name, std::as_bytes(std::span(rounded)));
+    }
+  }
+  writer.finish();
+}
+
+nlohmann::ordered_json text_config(const RandomCheckpoint& options) {
+  nlohmann::ordered_json text = {
+      {"vocab_size", options.vocab_size},
+      {"hidden_size", options.hidden_size},
+      {"num_hidden_layers", options.layers.size()},
+      {"num_attention_heads", options.num_heads},
+      {"num_key_value_heads", options.num_kv_heads},
+      {"head_dim", options.head_dim},
+      {"rotary_dim", options.rotary_dim},
+      {"intermediate_size", options.moe_intermediate},
+      {"dense_intermediate_size", options.dense_intermediate},
+      {"shared_intermediate_size", options.shared_intermediate},
+      {"num_local_experts", options.num_experts},
+      {"num_experts_per_tok", options.top_k_experts},
+      {"routed_scaling_factor", options.routed_scaling_factor},
+      {"swiglu_alpha", options.swiglu_alpha},
+      {"swiglu_limit", options.swiglu_limit},
+      {"rms_norm_eps", 1e-6},
+      {"max_position_embeddings", options.max_position_embeddings},
+      {"tie_word_embeddings", false},
+  };
+  std::vector<int> sparse, moe, disabled;
+  std::vector<std::string> layer_types, mlp_types;
+  for (const LayerConfig& layer : options.layers) {
+    sparse.push_back(layer.is_sparse_attention ? 1 : 0);
+    moe.push_back(layer.is_moe ? 1 : 0);
+    layer_types.emplace_back(layer.is_sparse_attention ? "minimax_m3_sparse" : "full_attention");
+    mlp_types.emplace_back(layer.is_moe ? "sparse" : "dense");
+  }
+  const double factor =
+      static_cast<double>(options.rotary_dim) / static_cast<double>(options.head_dim);
+  if (options.hugging_face_config) {
+    text["model_type"] = "minimax_m3_vl_text";
+    text["hidden_act"] = "silu";
+    text["rope_parameters"] = {
+        {"rope_type", "default"}, {"rope_theta", 5e6}, {"partial_rotary_factor", factor}};
+    text["layer_types"] = layer_types;
+    text["mlp_layer_types"] = mlp_types;
+    text["index_n_heads"] = options.num_kv_heads;
+    text["index_head_dim"] = options.head_dim;
+    text["index_block_size"] = options.block_tokens;
+    text["index_topk_blocks"] = options.top_k_blocks;
+    text["index_local_blocks"] = 1;
+    return text;
+  }
+  text["hidden_act"] = "swigluoai";
+  text["rope_theta"] = 5000000;
+  text["partial_rotary_factor"] = factor;
+  text["use_gemma_norm"] = true;
+  text["use_qk_norm"] = true;
+  text["qk_norm_type"] = "per_head";
+  text["attention_output_gate"] = false;
+  text["n_shared_experts"] = 1;
+  text["scoring_func"] = "sigmoid";
+  text["use_routing_bias"] = true;
+  text["moe_layer_freq"] = moe;
+  text["sparse_attention_config"] = {{"use_sparse_attention", true},
+                                     {"sparse_index_dim", options.head_dim},
+                                     {"sparse_num_index_heads", options.num_kv_heads},
+                                     {"sparse_topk_blocks", options.top_k_blocks},
+                                     {"sparse_block_size", options.block_tokens},
+                                     {"sparse_init_block", 0},
+                                     {"sparse_local_block", 1},
+                                     {"sparse_score_type", "max"},
+                                     {"sparse_attention_freq", sparse},
+                                     {"sparse_disable_index_value", sparse}};
+  return text;
+}
+
+void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& json) {
+  std::ofstream(path) << json.dump(2) << '\n';
+}
+
+void write_config(const std::filesystem::path& folder, const RandomCheckpoint& options) {
+  nlohmann::ordered_json config;
+  config["architectures"] = {"MiniMaxM3SparseForConditionalGeneration"};
+  config["model_type"] = "minimax_m3_vl";
+  config["dtype"] = "bfloat16";
+  config["text_config"] = text_config(options);
+  const bool has_nvfp4 = options.experts == MatrixSpelling::kNvfp4Packed ||
+                         options.experts == MatrixSpelling::kNvfp4ModelOpt;
+  if (has_nvfp4 || options.linears == MatrixSpelling::kMxfp8 ||
+      options.linears == MatrixSpelling::kMxfp8PlainScale || !options.kv_cache_quant_algo.empty()) {
+    nlohmann::ordered_json quantization = {{"quant_method", "mxfp8"}};
+    if (has_nvfp4) {
+      quantization["moe_quant_algo"] = "NVFP4";
+      quantization["moe_quant_format"] = "nvfp4-pack-quantized";
+    }
+    if (!options.kv_cache_quant_algo.empty()) {
+      quantization["kv_cache_quant_algo"] = options.kv_cache_quant_algo;
+    }
+    config["quantization_config"] = quantization;
+  }
+  write_json(folder / "config.json", config);
+  write_json(folder / "generation_config.json", {{"bos_token_id", 1}, {"eos_token_id", {2}}});
+}
+
+}  // namespace
+
+float random_weight(const RandomCheckpoint& options, std::string_view module, std::int64_t row,
+                    std::int64_t col, std::int64_t cols) {
+  const std::uint64_t key = hash_name(module, options.seed);
+  return normal_like(key, row * cols + col) / std::sqrt(static_cast<float>(cols));
+}
+
+RandomCheckpoint random_m31() {
+  RandomCheckpoint options;
+  options.hidden_size = 128;
+  options.head_dim = 128;
+  options.rotary_dim = 64;
+  options.block_tokens = 128;
+  options.top_k_blocks = 4;
+  options.dense_intermediate = 256;
+  options.moe_intermediate = 64;
+  options.shared_intermediate = 64;
+  options.num_experts = 8;
+  options.experts = MatrixSpelling::kNvfp4Packed;
+  options.linears = MatrixSpelling::kMxfp8;
+  return options;
+}
+
+void write_random_checkpoint(const std::filesystem::path& folder, const RandomCheckpoint& options) {
+  std::filesystem::create_directories(folder);
+  write_config(folder, options);
+  const Plan plan(options);
+  const std::span<const Entry> entries = plan.entries();
+  std::map<std::string, std::string> weight_map;
+  if (options.num_shards <= 1) {
+    write_shard(folder / "model.safetensors", entries, options, weight_map);
+    return;
+  }
+  const auto count = static_cast<std::size_t>(options.num_shards);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t begin = entries.size() * i / count;
+    const std::size_t end = entries.size() * (i + 1) / count;
+    write_shard(folder / fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, count),
+                entries.subspan(begin, end - begin), options, weight_map);
+  }
+  write_json(folder / "model.safetensors.index.json",
+             {{"metadata", nlohmann::ordered_json::object()}, {"weight_map", weight_map}});
+}
+
+}  // namespace winnow
