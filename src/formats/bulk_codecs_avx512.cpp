@@ -54,44 +54,61 @@ __m512 decode_e4m3_lanes(__m512i code) {
   return _mm512_castsi512_ps(_mm512_or_si512(bits, sign));
 }
 
+__m256i bf16_words(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __mmask16 is_nan =
+      _mm512_cmpgt_epi32_mask(magnitude_bits(x), _mm512_set1_epi32(0x7F800000));
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet));
+}
+
+// Masked loads and stores are kept to the tails: some CPUs microcode the narrow ones.
 void encode_bf16_row(const float* x, uint16_t* out, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    const __mmask16 lanes = first_lanes(n - i);
-    const __m512i bits = _mm512_castps_si512(_mm512_maskz_loadu_ps(lanes, x + i));
-    const __mmask16 is_nan = _mm512_cmpgt_epi32_mask(
-        _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)), _mm512_set1_epi32(0x7F800000));
-    const __m512i upper = _mm512_srli_epi32(bits, 16);
-    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_srli_epi32(
-        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
-    const __m512i quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
-    _mm512_mask_cvtepi32_storeu_epi16(out + i, lanes,
-                                      _mm512_mask_mov_epi32(rounded, is_nan, quiet));
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), bf16_words(_mm512_loadu_ps(x + i)));
   }
+  const __mmask16 lanes = first_lanes(n - i);
+  _mm256_mask_storeu_epi16(out + i, lanes, bf16_words(_mm512_maskz_loadu_ps(lanes, x + i)));
 }
 
 void decode_bf16_row(const uint16_t* x, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    const __mmask16 lanes = first_lanes(n - i);
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x + i));
-    _mm512_mask_storeu_ps(out + i, lanes, _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+  const auto widen = [](__m256i words) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+  };
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    _mm512_storeu_ps(out + i, widen(words));
   }
+  const __mmask16 lanes = first_lanes(n - i);
+  _mm512_mask_storeu_ps(out + i, lanes, widen(_mm256_maskz_loadu_epi16(lanes, x + i)));
 }
 
 void encode_e4m3_row(const float* x, uint8_t* out, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    const __mmask16 lanes = first_lanes(n - i);
-    _mm512_mask_cvtepi32_storeu_epi8(out + i, lanes,
-                                     encode_e4m3_lanes(_mm512_maskz_loadu_ps(lanes, x + i)));
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const __m512i codes = encode_e4m3_lanes(_mm512_loadu_ps(x + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtepi32_epi8(codes));
   }
+  const __mmask16 lanes = first_lanes(n - i);
+  const __m512i codes = encode_e4m3_lanes(_mm512_maskz_loadu_ps(lanes, x + i));
+  _mm_mask_storeu_epi8(out + i, lanes, _mm512_cvtepi32_epi8(codes));
 }
 
 void decode_e4m3_row(const uint8_t* x, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    const __mmask16 lanes = first_lanes(n - i);
-    const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, x + i));
-    _mm512_mask_storeu_ps(out + i, lanes, decode_e4m3_lanes(codes));
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
+    _mm512_storeu_ps(out + i, decode_e4m3_lanes(_mm512_cvtepu8_epi32(codes)));
   }
+  const __mmask16 lanes = first_lanes(n - i);
+  const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, x + i));
+  _mm512_mask_storeu_ps(out + i, lanes, decode_e4m3_lanes(codes));
 }
 
 // Eight bytes, low nibble first, of 16 values in units of `scale` (formats/e2m1.h ladder). A NaN
@@ -146,7 +163,12 @@ void quantize_nvfp4(const float* x, float global_scale, uint8_t* codes, uint8_t*
                                                _mm512_max_ps(_mm512_set1_ps(1.F / 512.F), sixth))
                                : sixth;
     const __m512i scale_codes = encode_e4m3_lanes(clamped);
-    _mm512_mask_cvtepi32_storeu_epi8(scales + begin, first_lanes(count), scale_codes);
+    const __m128i scale_bytes = _mm512_cvtepi32_epi8(scale_codes);
+    if (count == kWidth) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(scales + begin), scale_bytes);
+    } else {
+      _mm_mask_storeu_epi8(scales + begin, first_lanes(count), scale_bytes);
+    }
     alignas(64) float scale[kWidth];
     // A weight group whose scale rounded to 0 stores zero codes: NaN has that effect below.
     const __mmask16 is_zero = _mm512_testn_epi32_mask(scale_codes, scale_codes);
@@ -182,7 +204,8 @@ __m512 e2m1_values(const uint8_t* codes) {
 
 // Sixteen scales as floats, `count` of them real.
 void load_scales(const uint8_t* scales, int64_t count, int byte_mask, float* out) {
-  const __m128i bytes = _mm_maskz_loadu_epi8(first_lanes(count), scales);
+  const __m128i bytes = count == kWidth ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales))
+                                        : _mm_maskz_loadu_epi8(first_lanes(count), scales);
   const __m512i codes = _mm512_and_si512(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(byte_mask));
   _mm512_store_ps(out, decode_e4m3_lanes(codes));
 }
