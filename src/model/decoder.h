@@ -1,0 +1,77 @@
+// The forward pass: a list of operations per layer, over a batch, on one backend.
+//
+// Threads: construct and allocate_pool() anywhere. The thread that first calls run() becomes the
+// owner (in the server: the engine thread): the compute pool is made there, with that thread as its
+// thread 0, and every later call must come from it.
+#pragma once
+
+#include <memory>
+
+#include "checkpoint/model_config.h"
+#include "model/decoder_options.h"
+#include "model/decoder_trace.h"
+#include "model/model_runner.h"
+#include "model/packed_weights.h"
+#include "model/rope.h"
+#include "model/step_batch.h"
+
+namespace winnow {
+
+class Decoder final : public ModelRunner {
+ public:
+  /// Throws Error{kInvalidArgument} on options that the model cannot have (nvfp4 with a head_dim
+  /// that is no multiple of 16, …), Error{kOutOfMemory}.
+  Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend,
+          const DecoderOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const ops::Backend& backend() const { return backend_; }
+  const CacheRowLayout& cache_layout() const { return layout_; }
+  DequantMode dequant_mode() const { return dequant_; }
+  std::int64_t weight_bytes() const { return weights_.num_bytes(); }
+
+  /// The pool's rows; may be called again between steps, which forgets what was cached.
+  void allocate_pool(std::int32_t num_blocks);
+  ops::CacheView cache_view() const;
+
+  /// Null: none. Must outlive the steps it watches.
+  void set_trace(DecoderTrace* trace) { trace_ = trace; }
+
+  std::int32_t vocab_size() const override { return config_.vocab_size; }
+  std::int32_t block_tokens() const override { return config_.block_tokens; }
+  std::int32_t num_blocks() const override { return num_blocks_; }
+  void run(const Batch& batch, std::span<float> logits) override;
+  void copy_block(BlockId from, BlockId to) override;
+  std::uint64_t cache_identity() const override;
+
+ private:
+  struct Workspace;
+
+  ops::AttentionShape attention_shape(int layer) const;
+  void run_attention(int layer, const PackedLayer& weights);
+  void run_mlp(int layer, const PackedLayer& weights);
+  void write_logits(const Batch& batch, float* logits);
+  void norm(const float* x, const std::vector<float>& weight, std::int64_t num_rows, float* out);
+
+  ModelConfig config_;
+  PackedWeights weights_;
+  ops::Backend backend_;
+  CacheRowLayout layout_;
+  DequantMode dequant_;
+  DecoderOptions options_;
+  RopeCache rope_;
+  Buffer pool_;
+  std::int32_t num_blocks_ = 0;
+  DecoderTrace* trace_ = nullptr;
+
+  std::unique_ptr<ThreadPool> threads_;
+  ops::Scratch scratch_;
+  ops::OpContext context_;
+  StepBatch step_;
+  std::unique_ptr<Workspace> work_;
+
+ public:
+  ~Decoder() override;
+};
+
+}  // namespace winnow

@@ -1,0 +1,23 @@
+// What a user may choose about the forward pass. `none` means what the checkpoint asks for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "formats/cache_codec.h"
+
+namespace winnow {
+
+struct DecoderOptions {
+  std::optional<CacheDType> kv_dtype = std::nullopt;     // none: ModelConfig::default_cache_dtype()
+  std::optional<CacheDType> index_dtype = std::nullopt;  // none: the same
+  /// none: e4m3 when the checkpoint asks for NVFP4 caches (M3.1 was trained with it), else exact.
+  std::optional<DequantMode> dequant = std::nullopt;
+  std::int32_t max_num_batched_tokens = 2048;  // work buffers are sized for it
+  /// Rows of the KV pool; 0: call allocate_pool() before the first step.
+  std::int32_t num_blocks = 0;
+  int num_threads = 0;  // 0: one per physical core
+  bool pin_threads = false;
+};
+
+}  // namespace winnow

@@ -1,0 +1,40 @@
+// The engine's batch as operations read it: checked once, then flat arrays.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/batch.h"
+#include "ops/batch_view.h"
+
+namespace winnow {
+
+/// What a batch must fit.
+struct BatchLimits {
+  std::int32_t max_num_tokens = 0;
+  std::int32_t vocab_size = 0;
+  std::int32_t block_tokens = 0;
+  std::int32_t num_blocks = 0;
+  std::int64_t max_positions = 0;
+};
+
+class StepBatch {
+ public:
+  void reserve(std::int32_t max_num_tokens);
+
+  /// Takes `batch` over; it must outlive the step (block tables are not copied). Throws
+  /// Error{kInternal} that names what does not fit: a batch comes from the engine, and an engine at
+  /// fault must cost its batch, not the process.
+  void assign(const Batch& batch, const BatchLimits& limits);
+
+  ops::BatchView view() const;
+  std::int64_t num_positions() const { return num_positions_; }  // one above the highest
+
+ private:
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> sequence_of_;
+  std::vector<ops::SequenceSlice> slices_;
+  std::int64_t num_positions_ = 0;
+};
+
+}  // namespace winnow

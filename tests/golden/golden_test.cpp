@@ -1,0 +1,66 @@
+// The decoder against the public implementation: nano-text on every backend this machine has,
+// m3-heads (M3's own attention shape over 36 blocks) on the reference and on the best one.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/check.h"
+
+namespace winnow {
+namespace {
+
+const std::filesystem::path kGolden = std::filesystem::path(WINNOW_SOURCE_DIR) / "tests/golden";
+
+void expect_passes(const std::string& model, const CheckOptions& options) {
+  SCOPED_TRACE(
+      fmt::format("{} on {} in chunks of {}", model, options.backend, options.chunk_tokens));
+  const CheckReport report = check_model(kGolden / model, options);
+  EXPECT_TRUE(report.passed) << report.text();
+}
+
+/// Whether the machine can run the backend; a backend that it cannot run is skipped.
+bool is_available(const std::string& backend) {
+  try {
+    (void)check_model(kGolden / "nano-text", {.backend = backend, .chunk_tokens = 300});
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    return false;
+  }
+}
+
+class NanoText : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(NanoText, MatchesWholeAndInChunks) {
+  if (!is_available(GetParam())) GTEST_SKIP() << "this machine cannot run " << GetParam();
+  for (const std::int32_t chunk : {0, 1, 7, 16, 100}) {
+    expect_passes("nano-text", {.backend = GetParam(), .chunk_tokens = chunk});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, NanoText,
+                         ::testing::Values("scalar", "cpu-portable", "cpu-avx2", "cpu-avx512"),
+                         [](const auto& backend) {
+                           std::string name = backend.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(M3Heads, ReferenceMatchesInOneStep) { expect_passes("m3-heads", {.backend = "scalar"}); }
+
+TEST(M3Heads, ReferenceMatchesInChunks) {
+  expect_passes("m3-heads", {.backend = "scalar", .chunk_tokens = 1000});
+}
+
+TEST(M3Heads, BestBackendMatchesWholeAndInChunks) {
+  if (!is_available("auto")) GTEST_SKIP() << "no SIMD kernels for this machine";
+  for (const std::int32_t chunk : {0, 128, 1000}) {
+    expect_passes("m3-heads", {.backend = "auto", .chunk_tokens = chunk});
+  }
+}
+
+}  // namespace
+}  // namespace winnow
