@@ -214,7 +214,7 @@ void WeightLoader::read_nvfp4(WeightMatrix& matrix, const StoredTensor& tensor,
   // Scales of 4-bit activations: not used, activations stay wider here.
   for (const char* suffix : {".input_scale", ".input_global_scale"}) {
     if (const StoredTensor* scale = use(matrix.name + suffix)) {
-      ignored_.push_back({scale->name, scale->num_bytes, "scale of 4-bit activations"});
+      ignored_.push_back({scale->name, scale->num_bytes, "scale of 4-bit activations", false});
     }
   }
   read_global_scale(matrix);
@@ -420,7 +420,7 @@ void WeightLoader::account_for_the_rest(ModelWeights& weights) {
     if (used_.contains(name)) continue;
     const Checkpoint::Location location = checkpoint_.find(name);
     if (const char* reason = reason_to_ignore(name)) {
-      weights.ignored.push_back({std::string(name), location.tensor->num_bytes, reason});
+      weights.ignored.push_back({std::string(name), location.tensor->num_bytes, reason, true});
       continue;
     }
     problems_.add(fmt::format("{}: {} {} {} is not part of the model that config.json describes",

@@ -78,6 +78,7 @@ struct IgnoredTensor {
   std::string name;
   std::int64_t num_bytes = 0;
   const char* reason = "";
+  bool is_part_of_another_model = true;  // vision, MTP, drafter; else a left-over of quantisation
 };
 
 struct ModelWeights {
