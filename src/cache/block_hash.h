@@ -24,7 +24,7 @@ struct BlockHash {
 struct PrefixScope {
   std::uint64_t cache_identity = 0;  // dtypes, dequantisation mode, weights
   std::uint64_t adapter = 0;         // id and version of a LoRA adapter; 0: the base model
-  std::string salt;                  // of the request
+  std::string salt{};                // of the request
 
   friend bool operator==(const PrefixScope&, const PrefixScope&) = default;
 };
