@@ -12,8 +12,6 @@
 
 namespace winnow {
 
-class ThreadPool;
-
 enum class SchedulingPolicy { kFcfs, kPriority };
 
 struct EngineOptions {
@@ -30,7 +28,6 @@ struct EngineOptions {
   std::int64_t seed = 0;                // a request without a seed gets this plus its RequestId
   std::vector<TokenId> stop_token_ids;  // eos and the model's other stop ids
   std::string prefix_cache_secret;      // key of the prefix hashes; empty: a public constant
-  ThreadPool* pool = nullptr;           // lent for sampling, the runner's or its own; may be null
 };
 
 /// Why submit() refused; the queue is bounded so that load answers 503 instead of growing.

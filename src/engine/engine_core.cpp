@@ -28,9 +28,7 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, StepOb
       observer_(observer),
       scheduler_(options_, runner, max_logit_rows(options_, runner.vocab_size()).max_prompt,
                  stats_),
-      logits_(logits_bytes(options_, runner), "logits"),
-      scratch_(options.pool != nullptr ? static_cast<std::size_t>(options.pool->num_threads())
-                                       : 1) {}
+      logits_(logits_bytes(options_, runner), "logits") {}
 
 EngineCore::~EngineCore() { abort_all(); }
 
@@ -211,8 +209,10 @@ void EngineCore::run_jobs() {
   const auto run = [this](std::int64_t i, int thread) {
     run_job(jobs_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
   };
-  if (options_.pool != nullptr && jobs_.size() > 1) {
-    options_.pool->parallel_for(std::ssize(jobs_), TaskRef(run));
+  ThreadPool* pool = runner_.compute_pool();
+  scratch_.resize(pool != nullptr ? static_cast<std::size_t>(pool->num_threads()) : 1);
+  if (pool != nullptr && jobs_.size() > 1) {
+    pool->parallel_for(std::ssize(jobs_), TaskRef(run));
   } else {
     for (std::int64_t i = 0; i < std::ssize(jobs_); ++i) run(i, 0);
   }

@@ -12,9 +12,9 @@
 
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "engine/planned_batch.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
-#include "engine/step_batch.h"
 
 namespace winnow {
 
@@ -101,7 +101,7 @@ class EngineCore {
   StepObserver* observer_;
   EngineStats stats_;
   Scheduler scheduler_;
-  StepBatch batch_;
+  PlannedBatch batch_;
   Buffer logits_;  // fp32 [max_sampled + max_prompt][vocab_size], touched as far as needed
   std::vector<RowJob> jobs_;
   std::vector<SampleScratch> scratch_;  // one per thread of the pool

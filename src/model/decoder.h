@@ -42,6 +42,7 @@ class Decoder final : public ModelRunner {
   std::int32_t num_blocks() const override { return num_blocks_; }
   void run(const Batch& batch, std::span<float> logits) override;
   void copy_block(BlockId from, BlockId to) override;
+  ThreadPool* compute_pool() override { return threads_.get(); }
   std::uint64_t cache_identity() const override;
 
  private:

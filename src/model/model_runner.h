@@ -9,6 +9,8 @@
 
 namespace winnow {
 
+class ThreadPool;
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -29,6 +31,10 @@ class ModelRunner {
   /// False after a failure that no later step can survive (a lost device): the engine then ends
   /// what it has and refuses new work. Asked after a step has thrown.
   virtual bool is_healthy() const { return true; }
+
+  /// The runner's compute threads, lent to the engine thread between steps (it samples with them);
+  /// null: none. Asked after a step.
+  virtual ThreadPool* compute_pool() { return nullptr; }
 
   /// Fingerprint of whatever changes cached values besides tokens (cache dtypes, dequantisation
   /// mode, weights): part of every prefix hash.

@@ -172,9 +172,8 @@ TEST_F(EngineEquality, WithFewSeats) {
 
 TEST_F(EngineEquality, WithSamplingOnSeveralThreads) {
   ThreadPool pool(3);
-  EngineOptions options = plain_options();
-  options.pool = &pool;
-  Bench bench(options, pool_of(2000));
+  Bench bench(plain_options(), pool_of(2000));
+  bench.runner.pool = &pool;
   expect_equal(alone(), run_together(workload(), bench.core), "three threads");
 }
 

@@ -30,6 +30,9 @@ class FakeRunner final : public ModelRunner {
   bool is_healthy() const override { return is_healthy_; }
   void run(const Batch& batch, std::span<float> logits) override;
   void copy_block(BlockId from, BlockId to) override;
+  ThreadPool* compute_pool() override { return pool; }
+
+  ThreadPool* pool = nullptr;
 
   /// Steps that hold this token throw, after spoiling every slot they were to write; -1: none.
   TokenId failing_token = -1;

@@ -19,7 +19,7 @@ struct RowUse {
 };
 
 /// Reused from step to step, so that a steady state allocates nothing.
-class StepBatch {
+class PlannedBatch {
  public:
   /// Block tables are viewed, not copied: they must not change until the step has run.
   void build(std::span<const Chunk> chunks);

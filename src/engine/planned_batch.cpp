@@ -1,8 +1,8 @@
-#include "engine/step_batch.h"
+#include "engine/planned_batch.h"
 
 namespace winnow {
 
-void StepBatch::build(std::span<const Chunk> chunks) {
+void PlannedBatch::build(std::span<const Chunk> chunks) {
   batch_.tokens.clear();
   batch_.sequences.clear();
   batch_.logit_rows.clear();
@@ -26,8 +26,8 @@ void StepBatch::build(std::span<const Chunk> chunks) {
   }
 }
 
-void StepBatch::add_row(const Chunk& chunk, std::int32_t first_token, std::int32_t position,
-                        bool is_prompt_row) {
+void PlannedBatch::add_row(const Chunk& chunk, std::int32_t first_token, std::int32_t position,
+                           bool is_prompt_row) {
   rows_.push_back({.chunk = &chunk,
                    .row = static_cast<std::int32_t>(batch_.logit_rows.size()),
                    .position = position,
