@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include "model/check_trace.h"
@@ -101,9 +102,9 @@ std::vector<CheckLine> check_greedy(SingleSequence& sequence, const Golden& gold
       tokens.add_equal();
       continue;
     }
-    const float highest = *std::ranges::max_element(reference);
-    const double gap = double{highest} - double{reference[static_cast<std::size_t>(best)]};
-    tokens.add_different(gap <= 2.0 * tolerance * std::abs(double{highest}));
+    const double wanted = reference[static_cast<std::size_t>(golden.greedy_tokens[i])];
+    const double gap = std::abs(wanted - double{reference[static_cast<std::size_t>(best)]});
+    tokens.add_different(gap <= 2.0 * tolerance * std::abs(wanted));
   }
   return {values.line("greedy logits", tolerance), tokens.line("greedy tokens")};
 }

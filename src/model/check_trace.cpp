@@ -68,7 +68,7 @@ bool is_tie(const std::set<std::int32_t>& ours, const std::set<std::int32_t>& re
   };
   add(ours, reference);
   add(reference, ours);
-  return highest - lowest <= tolerance * magnitude;
+  return std::isfinite(magnitude) && highest - lowest <= tolerance * magnitude;
 }
 
 std::set<std::int32_t> as_set(std::span<const std::int32_t> list) {

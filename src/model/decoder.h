@@ -10,10 +10,10 @@
 #include "checkpoint/model_config.h"
 #include "model/decoder_options.h"
 #include "model/decoder_trace.h"
+#include "model/flat_batch.h"
 #include "model/model_runner.h"
 #include "model/packed_weights.h"
 #include "model/rope.h"
-#include "model/step_batch.h"
 
 namespace winnow {
 
@@ -68,7 +68,7 @@ class Decoder final : public ModelRunner {
   std::unique_ptr<ThreadPool> threads_;
   ops::Scratch scratch_;
   ops::OpContext context_;
-  StepBatch step_;
+  FlatBatch step_;
   std::unique_ptr<Workspace> work_;
 
  public:

@@ -55,6 +55,19 @@ void require_below(const std::vector<std::int32_t>& values, std::int64_t end, co
   }
 }
 
+/// Lists of [heads][tokens][top_k]: a query sees its own block and earlier ones.
+void require_blocks(const std::vector<std::int32_t>& blocks, const ModelConfig& config,
+                    std::size_t num_tokens) {
+  const auto top_k = static_cast<std::size_t>(config.top_k_blocks);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto position = static_cast<std::int32_t>(i / top_k % num_tokens);
+    if (blocks[i] >= -1 && blocks[i] <= position / config.block_tokens) continue;
+    throw Error(ErrorCode::kInvalidCheckpoint,
+                fmt::format("golden.safetensors: block {} for the token at position {}", blocks[i],
+                            position));
+  }
+}
+
 void read_layers(const Reader& reader, const ModelConfig& config, Golden& golden) {
   const auto num_tokens = std::ssize(golden.prompt);
   const auto num_positions = std::ssize(golden.positions);
@@ -65,6 +78,7 @@ void read_layers(const Reader& reader, const ModelConfig& config, Golden& golden
     if (kind.is_sparse_attention) {
       golden.blocks[layer] = reader.read<std::int32_t>(
           name("blocks"), {config.index_num_heads, num_tokens, config.top_k_blocks});
+      require_blocks(golden.blocks[layer], config, golden.prompt.size());
     }
     if (kind.is_moe) {
       golden.experts[layer] =

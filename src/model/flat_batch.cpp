@@ -1,4 +1,4 @@
-#include "model/step_batch.h"
+#include "model/flat_batch.h"
 
 #include <fmt/format.h>
 
@@ -38,13 +38,13 @@ void check_sequence(const BatchSequence& sequence, std::size_t index, const Batc
 
 }  // namespace
 
-void StepBatch::reserve(std::int32_t max_num_tokens) {
+void FlatBatch::reserve(std::int32_t max_num_tokens) {
   positions_.reserve(static_cast<std::size_t>(max_num_tokens));
   sequence_of_.reserve(static_cast<std::size_t>(max_num_tokens));
   slices_.reserve(static_cast<std::size_t>(max_num_tokens));
 }
 
-void StepBatch::assign(const Batch& batch, const BatchLimits& limits) {
+void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
   const auto num_tokens = std::ssize(batch.tokens);
   require(num_tokens <= limits.max_num_tokens, "{} tokens, at most {} fit a step", num_tokens,
           limits.max_num_tokens);
@@ -84,7 +84,7 @@ void StepBatch::assign(const Batch& batch, const BatchLimits& limits) {
           positions_.size(), num_tokens);
 }
 
-ops::BatchView StepBatch::view() const {
+ops::BatchView FlatBatch::view() const {
   return {.num_tokens = static_cast<std::int32_t>(positions_.size()),
           .positions = positions_.data(),
           .sequence_of = sequence_of_.data(),

@@ -18,7 +18,7 @@ struct BatchLimits {
   std::int64_t max_positions = 0;
 };
 
-class StepBatch {
+class FlatBatch {
  public:
   void reserve(std::int32_t max_num_tokens);
 
