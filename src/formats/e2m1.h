@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace winnow {
@@ -29,7 +30,7 @@ constexpr std::uint8_t e2m1_magnitude(float magnitude, float scale) {
 /// Code of x, keeping its sign (so small negative values give code 8, as ml_dtypes does). The
 /// quantisers of nvfp4_cache.h and nvfp4_weight.h never store code 8.
 constexpr std::uint8_t encode_e2m1(float x) {
-  const bool negative = __builtin_signbit(x);
+  const bool negative = std::bit_cast<std::uint32_t>(x) >> 31 != 0;
   return static_cast<std::uint8_t>(e2m1_magnitude(negative ? -x : x, 1.F) | (negative ? 8 : 0));
 }
 

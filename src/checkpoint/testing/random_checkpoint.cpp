@@ -127,9 +127,8 @@ std::vector<float> values_of(const Entry& entry, const RandomCheckpoint& options
   const std::uint64_t key = hash_name(entry.name, options.seed);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
-    values[i] = entry.cols > 0
-                    ? random_weight(options, entry.name, index / cols, index % cols, cols)
-                    : 0.1F * normal_like(key, index);
+    values[i] = normal_like(key, index) *
+                (entry.cols > 0 ? 1.F / std::sqrt(static_cast<float>(cols)) : 0.1F);
   }
   return values;
 }
@@ -274,7 +273,7 @@ void write_config(const std::filesystem::path& folder, const RandomCheckpoint& o
 float random_weight(const RandomCheckpoint& options, std::string_view module, std::int64_t row,
                     std::int64_t col, std::int64_t cols) {
   const std::uint64_t key = hash_name(module, options.seed);
-  return normal_like(key, row * cols + col) / std::sqrt(static_cast<float>(cols));
+  return normal_like(key, row * cols + col) * (1.F / std::sqrt(static_cast<float>(cols)));
 }
 
 RandomCheckpoint random_m31() {
