@@ -126,6 +126,7 @@ TEST(JsonFile, LimitsDepthAndForm) {
   EXPECT_THROW(parse_json_object("[]", "x"), Error);
   EXPECT_THROW(parse_json_object("{\"a\":1} x", "x"), Error);
   EXPECT_THROW(parse_json_object("", "x"), Error);
+  EXPECT_THROW(parse_json_object("{\"a\": 1e2288}", "x"), Error);  // found by config_fuzz
   try {
     parse_json_object("{\"a\": tru}", "config.json");
     FAIL();

@@ -21,7 +21,7 @@ nlohmann::json parse_json_object(std::string_view text, std::string_view name) {
   json parsed;
   try {
     parsed = json::parse(text.begin(), text.end(), check_depth);
-  } catch (const json::parse_error& error) {
+  } catch (const json::exception& error) {  // a number beyond double's range is no parse_error
     throw Error(ErrorCode::kInvalidCheckpoint,
                 fmt::format("{}: not valid JSON: {}", name, error.what()));
   }

@@ -18,7 +18,7 @@ namespace {
 
 RandomCheckpoint smallest() {
   RandomCheckpoint options;
-  options.vocab_size = 2;
+  options.vocab_size = 4;
   options.hidden_size = 32;
   options.num_heads = options.num_kv_heads = 1;
   options.head_dim = 32;
