@@ -1,0 +1,39 @@
+// Which keys may use the API. Source: spec/serving.md 2.1.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http_message.h"
+
+namespace winnow::server {
+
+/// Keeps SHA-256 digests only. Immutable, any thread.
+class ApiKeys {
+ public:
+  ApiKeys() = default;
+  /// Empty keys are refused with Error{kInvalidArgument}: they would let everybody in.
+  explicit ApiKeys(const std::vector<std::string>& keys);
+
+  bool is_open() const { return digests_.empty(); }
+  /// Compares with every key in constant time, without stopping at a match.
+  bool accepts(std::string_view key) const;
+  /// `Authorization: Bearer KEY`, the scheme in any case; for /v1/messages `x-api-key` as well.
+  bool accepts(const HttpRequest& request) const;
+
+  /// Paths that need a key when one is set: below /v1, /v2 and /inference.
+  static bool guards(std::string_view path);
+
+ private:
+  using Digest = std::array<std::uint8_t, 32>;
+  static Digest digest(std::string_view text);
+  std::vector<Digest> digests_;
+};
+
+/// One key a line; blank lines and lines that start with '#' are skipped. Throws Error{kIo}.
+std::vector<std::string> read_key_file(const std::string& path);
+
+}  // namespace winnow::server

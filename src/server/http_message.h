@@ -1,0 +1,82 @@
+// What passes between the HTTP layer (sockets, Beast) and the API handlers, which know neither.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace winnow::server {
+
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;  // upper case
+  std::string path;    // percent-decoded, without the query
+  std::string query;   // raw, without '?'
+  HeaderList headers;  // names in lower case
+  std::string body;
+
+  /// The first header of that (lower-case) name, or empty.
+  std::string_view header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HeaderList headers;
+};
+
+/// A response that another thread produces over time. The session calls start(), take() and
+/// cancel() on its strand; `wake` may be called from any thread and only schedules a take().
+class PendingReply {
+ public:
+  struct Output {
+    /// Set once: a whole response (then `finished`), or the head of a stream.
+    std::optional<HttpResponse> head;
+    bool is_stream = false;    // with head: body follows in pieces
+    std::string stream_bytes;  // the next pieces of the body
+    bool finished = false;
+  };
+
+  virtual ~PendingReply() = default;
+  virtual void start(std::function<void()> wake) = 0;
+  virtual Output take() = 0;
+  /// The client has gone or is too slow: stop producing, free everything. Idempotent.
+  virtual void cancel() = 0;
+  /// Bytes to write when the stream has been silent for a while; empty: none.
+  virtual std::string keep_alive_bytes() const = 0;
+};
+
+using HttpReply = std::variant<HttpResponse, std::shared_ptr<PendingReply>>;
+
+/// The application behind the sockets. Called from several threads at once; never throws.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  /// Asked when the header is complete and the body not yet read: a response refuses the request.
+  virtual std::optional<HttpResponse> check_head(const HttpRequest& head) = 0;
+  /// True when handle() is quick and may run on the I/O thread.
+  virtual bool is_quick(const HttpRequest& request) = 0;
+  virtual HttpReply handle(HttpRequest request) = 0;
+  /// Headers for every response to this request (CORS, request id).
+  virtual HeaderList response_headers(const HttpRequest& request) = 0;
+  /// The body for a request that never reached handle(): broken HTTP, too large, too slow.
+  virtual HttpResponse transport_error(int status, std::string_view message) = 0;
+  /// False while the process drains: responses then close their connection.
+  virtual bool keep_connections() = 0;
+};
+
+/// Decodes %XX; nullopt for broken escapes and for an encoded NUL.
+std::optional<std::string> percent_decode(std::string_view text);
+
+/// The first value of `name` in a query string, decoded.
+std::optional<std::string> query_parameter(std::string_view query, std::string_view name);
+
+}  // namespace winnow::server

@@ -1,0 +1,14 @@
+#include "server/sse.h"
+
+#include "base/assert.h"
+
+namespace winnow::server {
+
+void append_sse_event(std::string& out, std::string_view json) {
+  WINNOW_ASSERT(json.find('\n') == std::string_view::npos, "an event is one line", json.size());
+  out += "data: ";
+  out += json;
+  out += "\n\n";
+}
+
+}  // namespace winnow::server
