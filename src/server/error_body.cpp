@@ -35,21 +35,36 @@ std::string error_body(const Error& error) {
 
 std::string_view error_type(int status) {
   switch (status) {
-    case 401: return "AuthenticationError";
-    case 403: return "PermissionDeniedError";
-    case 404: return "NotFoundError";
-    case 405: return "MethodNotAllowedError";
-    case 408: return "RequestTimeoutError";
-    case 409: return "ConflictError";
-    case 413: return "RequestTooLargeError";
-    case 415: return "UnsupportedMediaTypeError";
-    case 422: return "UnprocessableEntityError";
-    case 429: return "RateLimitError";
-    case 431: return "RequestHeaderTooLargeError";
-    case 500: return "InternalServerError";
-    case 501: return "NotImplementedError";
-    case 503: return "ServiceUnavailableError";
-    default: return "BadRequestError";
+    case 401:
+      return "AuthenticationError";
+    case 403:
+      return "PermissionDeniedError";
+    case 404:
+      return "NotFoundError";
+    case 405:
+      return "MethodNotAllowedError";
+    case 408:
+      return "RequestTimeoutError";
+    case 409:
+      return "ConflictError";
+    case 413:
+      return "RequestTooLargeError";
+    case 415:
+      return "UnsupportedMediaTypeError";
+    case 422:
+      return "UnprocessableEntityError";
+    case 429:
+      return "RateLimitError";
+    case 431:
+      return "RequestHeaderTooLargeError";
+    case 500:
+      return "InternalServerError";
+    case 501:
+      return "NotImplementedError";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return "BadRequestError";
   }
 }
 

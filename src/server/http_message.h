@@ -29,8 +29,8 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  HeaderList headers;
+  std::string body = {};
+  HeaderList headers = {};
 };
 
 /// A response that another thread produces over time. The session calls start(), take() and
@@ -50,6 +50,8 @@ class PendingReply {
   virtual Output take() = 0;
   /// The client has gone or is too slow: stop producing, free everything. Idempotent.
   virtual void cancel() = 0;
+  /// Any thread: the client reads so slowly that its output no longer fits; the session ends it.
+  virtual bool has_overflown() const { return false; }
   /// Bytes to write when the stream has been silent for a while; empty: none.
   virtual std::string keep_alive_bytes() const = 0;
 };
@@ -69,6 +71,8 @@ class HttpHandler {
   virtual HeaderList response_headers(const HttpRequest& request) = 0;
   /// The body for a request that never reached handle(): broken HTTP, too large, too slow.
   virtual HttpResponse transport_error(int status, std::string_view message) = 0;
+  /// The status line of a response is about to be written.
+  virtual void on_response(const HttpRequest& head, int status) = 0;
   /// False while the process drains: responses then close their connection.
   virtual bool keep_connections() = 0;
 };

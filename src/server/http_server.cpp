@@ -30,8 +30,8 @@ Endpoint resolve(asio::io_context& context, const HttpOptions& options) {
   error_code error;
   asio::ip::tcp::resolver resolver(context);
   const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
-  const auto results = resolver.resolve(host, std::to_string(options.port),
-                                        asio::ip::tcp::resolver::passive, error);
+  const auto results =
+      resolver.resolve(host, std::to_string(options.port), asio::ip::tcp::resolver::passive, error);
   if (error || results.empty()) {
     throw Error(ErrorCode::kIo, fmt::format("--host {}: {}", host, error.message()),
                 "give an address of this machine, e.g. 127.0.0.1 or 0.0.0.0");
@@ -144,9 +144,8 @@ class HttpServer::Impl {
   void listen_on(const Endpoint& endpoint) {
     error_code error;
     const auto failed = [&](const char* what) {
-      const std::string where = options_.uds.empty()
-                                    ? fmt::format("{}:{}", options_.host, options_.port)
-                                    : options_.uds;
+      const std::string where =
+          options_.uds.empty() ? fmt::format("{}:{}", options_.host, options_.port) : options_.uds;
       const bool in_use = error == asio::error::address_in_use;
       throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", what, where, error.message()),
                   in_use ? "another program uses it; choose another with --port" : "");
@@ -166,9 +165,9 @@ class HttpServer::Impl {
       sockaddr_storage name{};
       socklen_t size = sizeof(name);
       ::getsockname(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&name), &size);
-      port_ = ntohs(name.ss_family == AF_INET6
-                        ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
-                        : reinterpret_cast<const sockaddr_in&>(name).sin_port);
+      port_ =
+          ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(name).sin_port);
     }
   }
 

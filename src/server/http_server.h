@@ -17,14 +17,14 @@ struct HttpOptions {
   int num_io_threads = 2;
   int num_worker_threads = 2;  // JSON, template and tokenizer of large bodies
 
-  std::int64_t max_body_bytes = 64LL << 20;      // of one request: 413
-  std::int64_t max_buffered_bytes = 1LL << 30;   // bodies of all requests being read: 503
-  std::uint32_t max_header_bytes = 32U << 10;    // 431
-  int max_connections = 4096;                    // further ones get 503
-  std::chrono::milliseconds header_timeout{10'000};     // first to last header byte: 408
-  std::chrono::milliseconds body_timeout{30'000};       // between two reads of a body: 408
-  std::chrono::milliseconds idle_timeout{75'000};       // between requests of one connection
-  std::chrono::milliseconds write_timeout{60'000};      // a client that does not read
+  std::int64_t max_body_bytes = 64LL << 20;               // of one request: 413
+  std::int64_t max_buffered_bytes = 1LL << 30;            // bodies of all requests being read: 503
+  std::uint32_t max_header_bytes = 32U << 10;             // 431
+  int max_connections = 4096;                             // further ones get 503
+  std::chrono::milliseconds header_timeout{10'000};       // first to last header byte: 408
+  std::chrono::milliseconds body_timeout{30'000};         // between two reads of a body: 408
+  std::chrono::milliseconds idle_timeout{75'000};         // between requests of one connection
+  std::chrono::milliseconds write_timeout{60'000};        // a client that does not read
   std::chrono::milliseconds keep_alive_interval{15'000};  // comments on a silent stream; 0: none
 };
 

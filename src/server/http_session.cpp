@@ -23,10 +23,11 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 using Parser = http::request_parser<http::string_body>;
 
-constexpr std::size_t kWritePiece = 256U << 10;     // the write time-out applies to each
-constexpr std::size_t kMaxPipelined = 64U << 10;    // bytes kept of requests sent ahead
-constexpr int kBodyTimeouts = 20;                   // body_timeout × this bounds the whole body
-constexpr milliseconds kLinger{3'000};              // reading on after refusing a body
+constexpr std::size_t kWritePiece = 256U << 10;   // the write time-out applies to each
+constexpr std::size_t kMaxPipelined = 64U << 10;  // bytes kept of requests sent ahead
+constexpr std::uint64_t kMaxSkipped = 64U << 10;  // body of a refused request that is read anyway
+constexpr int kBodyTimeouts = 20;                 // body_timeout × this bounds the whole body
+constexpr milliseconds kLinger{3'000};            // reading on after refusing a body
 
 std::string lower_case(std::string_view text) {
   std::string out(text);
@@ -138,6 +139,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       is_idle_ = false;
       if (error || context_->stopping) co_return false;
     }
+    current_ = {};
     Parser parser;
     parser.header_limit(options().max_header_bytes);
     parser.body_limit(static_cast<std::uint64_t>(options().max_body_bytes));
@@ -151,20 +153,25 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     if (!convert_head(parser.get(), request)) {
       co_return co_await refuse(400, "the request target is no path");
     }
+    current_.method = request.method;
+    current_.path = request.path;
     ResponseStyle style;
     style.is_http_1_1 = parser.get().version() >= 11;
     style.keep_alive = parser.keep_alive();
     style.head_only = request.method == "HEAD";
     style.extra_headers = handler().response_headers(request);
     const std::optional<HttpResponse> refusal = handler().check_head(request);
+    const bool is_waiting_to_send = lower_case(request.header("expect")) == "100-continue";
     if (refusal) {
-      if (!parser.is_done()) co_return co_await refuse(*refusal, style);
-      co_return co_await respond(*refusal, style);
+      const std::uint64_t rest = parser.content_length_remaining().value_or(kMaxSkipped + 1);
+      if (!parser.is_done() && (rest > kMaxSkipped || is_waiting_to_send)) {
+        co_return co_await refuse(*refusal, style);
+      }
     }
 
     BodyBudget budget(context_->buffered_bytes, options().max_buffered_bytes);
     if (!parser.is_done()) {
-      if (lower_case(request.header("expect")) == "100-continue") {
+      if (is_waiting_to_send) {
         const bool is_written = co_await write("HTTP/1.1 100 Continue\r\n\r\n");
         if (!is_written) co_return false;
       }
@@ -186,6 +193,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       request.body = std::move(parser.get().body());
     }
     disarm();
+    if (refusal) co_return co_await respond(*refusal, style);
     co_return co_await dispatch(std::move(request), style);
   }
 
@@ -195,15 +203,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       reply = handler().handle(std::move(request));
     } else {
       worker_reply_.reset();
-      asio::post(*context_->workers,
-                 [self = shared_from_this(), request = std::move(request)]() mutable {
-                   auto made = std::make_shared<HttpReply>(
-                       self->handler().handle(std::move(request)));
-                   asio::post(self->strand_, [self, made] {
-                     self->worker_reply_ = std::move(*made);
-                     self->notify();
-                   });
-                 });
+      asio::post(
+          *context_->workers, [self = shared_from_this(), request = std::move(request)]() mutable {
+            auto made = std::make_shared<HttpReply>(self->handler().handle(std::move(request)));
+            asio::post(self->strand_, [self, made] {
+              self->worker_reply_ = std::move(*made);
+              self->notify();
+            });
+          });
       while (!worker_reply_) co_await wait_signal(milliseconds::zero());
       reply = std::move(*worker_reply_);
       worker_reply_.reset();
@@ -220,12 +227,17 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   asio::awaitable<bool> serve_pending(std::shared_ptr<PendingReply> reply,
                                       const ResponseStyle& asked_style) {
     ResponseStyle style = asked_style;
-    reply->start([weak = weak_from_this(), strand = strand_] {
-      asio::post(strand, [weak] {
-        if (const auto self = weak.lock()) self->notify();
+    disconnected_ = false;
+    reply->start([weak = weak_from_this(), strand = strand_,
+                  weak_reply = std::weak_ptr<PendingReply>(reply)] {
+      asio::post(strand, [weak, weak_reply] {
+        const auto self = weak.lock();
+        const auto pending = weak_reply.lock();
+        if (!self || !pending) return;
+        if (pending->has_overflown()) self->give_up(*pending);
+        self->notify();
       });
     });
-    disconnected_ = false;
     watch(++watch_number_);
     bool is_streaming = false;
     for (;;) {
@@ -236,6 +248,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         style.keep_alive = style.keep_alive && handler().keep_connections();
         if (!output.is_stream) co_return co_await respond(*output.head, style);
         style.keep_alive = style.keep_alive && style.is_http_1_1;
+        handler().on_response(current_, output.head->status);
         bytes = format_stream_head(*output.head, style);
         is_streaming = true;
       }
@@ -245,8 +258,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       if (!is_written) break;
       if (output.finished) co_return style.keep_alive;
 
-      const bool is_news = co_await wait_signal(is_streaming ? options().keep_alive_interval
-                                                             : milliseconds::zero());
+      const bool is_news =
+          co_await wait_signal(is_streaming ? options().keep_alive_interval : milliseconds::zero());
       if (!is_news && !disconnected_) {
         const std::string comment = reply->keep_alive_bytes();
         if (comment.empty()) continue;
@@ -259,24 +272,30 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     co_return false;
   }
 
+  /// A write may be waiting for a client that hardly reads: ends it.
+  void give_up(PendingReply& reply) {
+    reply.cancel();
+    disconnected_ = true;
+    close();
+  }
+
   /// Sees the client close the connection while nothing is being read.
   void watch(int number) {
-    socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this(),
-                                                 number](const error_code& error) {
-      if (number != self->watch_number_ || error == asio::error::operation_aborted) return;
-      if (!error && self->take_pipelined()) return self->watch(number);
-      if (!error && self->buffer_.size() >= kMaxPipelined) return;
-      self->disconnected_ = true;
-      self->notify();
-    });
+    socket_.async_wait(
+        StreamSocket::wait_read, [self = shared_from_this(), number](const error_code& error) {
+          if (number != self->watch_number_ || error == asio::error::operation_aborted) return;
+          if (!error && self->take_pipelined()) return self->watch(number);
+          if (!error && self->buffer_.size() >= kMaxPipelined) return;
+          self->disconnected_ = true;
+          self->notify();
+        });
   }
 
   /// Keeps what the client sent ahead; false at its end, or when that is too much already.
   bool take_pipelined() {
     if (buffer_.size() >= kMaxPipelined) return false;
     const auto space = buffer_.prepare(4096);
-    const ssize_t count =
-        ::recv(socket_.native_handle(), space.data(), space.size(), MSG_DONTWAIT);
+    const ssize_t count = ::recv(socket_.native_handle(), space.data(), space.size(), MSG_DONTWAIT);
     if (count > 0) {
       buffer_.commit(static_cast<std::size_t>(count));
       return true;
@@ -286,9 +305,10 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   asio::awaitable<bool> respond(const HttpResponse& response, ResponseStyle style) {
     style.keep_alive = style.keep_alive && handler().keep_connections();
+    handler().on_response(current_, response.status);
     const std::string bytes = format_response(response, style);
     const bool is_written = co_await write(bytes);
-    co_return is_written && style.keep_alive;
+    co_return is_written&& style.keep_alive;
   }
 
   /// What went wrong while reading a request.
@@ -319,6 +339,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   /// with unread bytes resets the connection and the client may lose the answer.
   asio::awaitable<bool> refuse(HttpResponse response, ResponseStyle style) {
     style.keep_alive = false;
+    handler().on_response(current_, response.status);
     const std::string bytes = format_response(response, style);
     const bool is_written = co_await write(bytes);
     if (!is_written) co_return false;
@@ -394,6 +415,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   asio::steady_timer deadline_;
   asio::steady_timer signal_;
   boost::beast::flat_buffer buffer_;
+  HttpRequest current_;  // method and path of the request being served
   std::optional<HttpReply> worker_reply_;
   int watch_number_ = 0;
   bool is_idle_ = false;

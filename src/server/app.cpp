@@ -1,0 +1,314 @@
+#include "server/app.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/error_body.h"
+#include "server/openai/prepare.h"
+#include "server/openai/routes.h"
+#include "server/page/page.h"
+
+namespace winnow::server {
+namespace {
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Why a route that clients of other servers know is not here; empty: an unknown path.
+std::string_view absent_route(std::string_view path) {
+  for (const std::string_view known :
+       {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score", "/pooling",
+        "/classify", "/v1/moderations", "/v1/images/generations"}) {
+    if (path == known) return "this model generates text; not served";
+  }
+  if (path.starts_with("/v1/audio/")) return "this model generates text; not served";
+  if (path == "/completion" || path == "/completions") return "use POST /v1/completions";
+  if (path == "/chat/completions" || path == "/api/chat" || path == "/api/generate") {
+    return "use POST /v1/chat/completions";
+  }
+  if (path == "/v1/responses" || path.starts_with("/v1/responses/") || path == "/v1/messages" ||
+      path.starts_with("/v1/messages/")) {
+    return "this version serves /v1/chat/completions and /v1/completions only";
+  }
+  return {};
+}
+
+/// For log lines: what a client sends may hold line breaks and terminal codes.
+std::string printable(std::string_view text, std::size_t max_size) {
+  std::string out(text.substr(0, max_size));
+  for (char& c : out) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return out;
+}
+
+bool is_json_type(std::string_view type) {
+  const std::string_view essence = type.substr(0, type.find(';'));
+  std::string lower;
+  for (const char c : essence) {
+    if (c != ' ') lower.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+  }
+  return lower == "application/json" ||
+         (lower.starts_with("application/") && lower.ends_with("+json"));
+}
+
+}  // namespace
+
+struct App::Route {
+  std::string_view method;  // what it takes; HEAD goes with GET
+  std::string_view path;
+  enum Kind {
+    kPage,
+    kPing,
+    kLive,
+    kVersion,
+    kLoad,
+    kMetrics,
+    kModels,
+    kModel,
+    kTokenize,
+    kDetokenize,
+    kChat,
+    kCompletions
+  } kind;
+  bool needs_model = false;
+  bool is_inference = false;  // refused while draining
+};
+
+const std::vector<App::Route>& App::routes() {
+  static const std::vector<Route> table = {
+      {"GET", "/", Route::kPage},
+      {"GET", "/health", Route::kPing},
+      {"GET", "/health/live", Route::kLive},
+      {"GET|POST", "/ping", Route::kPing},
+      {"GET", "/version", Route::kVersion},
+      {"GET", "/load", Route::kLoad},
+      {"GET", "/metrics", Route::kMetrics},
+      {"GET", "/v1/models", Route::kModels, true},
+      {"GET", "/v1/models/", Route::kModel, true},
+      {"POST", "/tokenize", Route::kTokenize, true},
+      {"POST", "/v1/tokenize", Route::kTokenize, true},
+      {"POST", "/detokenize", Route::kDetokenize, true},
+      {"POST", "/v1/detokenize", Route::kDetokenize, true},
+      {"POST", "/v1/chat/completions", Route::kChat, true, true},
+      {"POST", "/v1/completions", Route::kCompletions, true, true},
+  };
+  return table;
+}
+
+App::App(AppOptions options) : options_(std::move(options)), cors_(options_.cors) {}
+App::~App() = default;
+
+void App::set_ready(const ServingModel* model, ServerMetrics* metrics) {
+  model_ = model;
+  metrics_ = metrics;
+  state_ = ServerState::kReady;
+}
+void App::start_draining() { state_ = ServerState::kDraining; }
+void App::set_broken() { state_ = ServerState::kBroken; }
+
+ServerState App::state() const {
+  const ServerState state = state_;
+  const ServingModel* model = model_;
+  if (state == ServerState::kReady && model != nullptr && model->engine->stats().is_broken) {
+    return ServerState::kBroken;
+  }
+  return state;
+}
+
+std::string App::local_path(const std::string& path) const {
+  const std::string& prefix = options_.root_path;
+  if (!prefix.empty() && path.starts_with(prefix) &&
+      (path.size() == prefix.size() || path[prefix.size()] == '/')) {
+    return path.size() == prefix.size() ? "/" : path.substr(prefix.size());
+  }
+  return path;
+}
+
+const App::Route* App::find_route(std::string_view path) const {
+  for (const Route& route : routes()) {
+    if (route.kind == Route::kPage && !options_.serve_page) continue;
+    const bool is_prefix = route.kind == Route::kModel;  // names may hold slashes
+    if (is_prefix ? path.starts_with(route.path) && path.size() > route.path.size()
+                  : path == route.path) {
+      return &route;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<HttpResponse> App::check_head(const HttpRequest& head) {
+  const std::string path = local_path(head.path);
+  if (cors_.is_preflight(head) && !options_.cors.allowed_origins.empty()) {
+    return cors_.preflight(head);
+  }
+  const Route* route = find_route(path);
+  if (head.method == "OPTIONS" && route != nullptr) {
+    HttpResponse response{.status = 204, .content_type = "", .body = ""};
+    response.headers.emplace_back("Allow", fmt::format("{}, OPTIONS", route->method));
+    return response;
+  }
+  HttpRequest local;
+  local.path = path;
+  local.headers = head.headers;
+  if (ApiKeys::guards(path) && !options_.keys.accepts(local)) {
+    HttpResponse response = error_response(401, "the API key is missing or wrong");
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
+  }
+  if (route == nullptr) {
+    const std::string_view why = absent_route(path);
+    return error_response(404, why.empty()
+                                   ? fmt::format("no route {} {}", head.method, path.substr(0, 128))
+                                   : fmt::format("{}: {}", path.substr(0, 128), why));
+  }
+  const bool is_get = head.method == "GET" || head.method == "HEAD";
+  const bool allows_get = route->method.starts_with("GET");
+  const bool allows_post = route->method.ends_with("POST");
+  if (!((is_get && allows_get) || (head.method == "POST" && allows_post))) {
+    HttpResponse response = error_response(
+        405, fmt::format("{} does not take {}; use {}", path, head.method, route->method));
+    response.headers.emplace_back("Allow", allows_get ? "GET, HEAD" : "POST");
+    return response;
+  }
+  if (head.method == "POST" && !allows_get && !is_json_type(head.header("content-type"))) {
+    return error_response(415, fmt::format("Content-Type is '{}'; send application/json",
+                                           head.header("content-type").substr(0, 64)));
+  }
+  const ServerState now = state();
+  const bool must_wait = route->needs_model && now == ServerState::kLoading;
+  const bool is_refused = route->is_inference && now != ServerState::kReady;
+  if (must_wait || is_refused) return state_refusal(*route);
+  return std::nullopt;
+}
+
+HttpResponse App::state_refusal(const Route&) const {
+  switch (state()) {
+    case ServerState::kLoading:
+      return error_response(503,
+                            fmt::format("the model is loading ({} %)", loading_percent_.load()));
+    case ServerState::kDraining:
+      return error_response(503, "the server is shutting down");
+    case ServerState::kBroken:
+    case ServerState::kReady:
+      break;
+  }
+  return error_response(503, "the engine has failed; the server must be restarted");
+}
+
+bool App::is_quick(const HttpRequest& request) { return request.method != "POST"; }
+
+HttpResponse App::health() const {
+  Json body;
+  int status = 503;
+  switch (state()) {
+    case ServerState::kReady:
+      status = 200;
+      body["status"] = "ready";
+      break;
+    case ServerState::kLoading:
+      body["status"] = "loading";
+      body["percent"] = loading_percent_.load();
+      break;
+    case ServerState::kDraining:
+      body["status"] = "draining";
+      break;
+    case ServerState::kBroken:
+      body["status"] = "broken";
+      break;
+  }
+  return {.status = status, .body = body.dump()};
+}
+
+HttpReply App::handle(HttpRequest request) {
+  try {
+    const std::string path = local_path(request.path);
+    const Route* route = find_route(path);
+    if (route == nullptr) return error_response(404, "no such route");
+    switch (route->kind) {
+      case Route::kPage:
+        return page_response();
+      case Route::kPing:
+        return health();
+      case Route::kLive:
+        return HttpResponse{.body = R"({"status":"live"})"};
+      case Route::kVersion:
+        return HttpResponse{.body = options_.version.dump()};
+      case Route::kLoad:
+        return HttpResponse{.body = Json{{"server_load", num_in_flight_.load()}}.dump()};
+      default:
+        break;
+    }
+    const ServingModel* model = model_;
+    ServerMetrics* metrics = metrics_;
+    if (route->kind == Route::kMetrics) {
+      HttpResponse response{.content_type = std::string(kMetricsType)};
+      if (model != nullptr) response.body = metrics->text(model->engine->stats());
+      return response;
+    }
+    if (model == nullptr) return state_refusal(*route);
+    const ReplyContext reply{.model = model,
+                             .metrics = metrics,
+                             .num_in_flight = &num_in_flight_,
+                             .is_stopping = &is_stopping_};
+    const RouteContext context{*model, options_.policy, reply};
+    switch (route->kind) {
+      case Route::kModels:
+        return list_models(context);
+      case Route::kModel:
+        return get_model(path.substr(kModelPrefix.size()), context);
+      case Route::kTokenize:
+        return tokenize(request, context);
+      case Route::kDetokenize:
+        return detokenize(request, context);
+      case Route::kChat:
+        return chat_completions(request, context);
+      case Route::kCompletions:
+        return completions(request, context);
+      default:
+        break;
+    }
+    return error_response(404, "no such route");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) spdlog::error("request failed: {}", error.text());
+    return error_response(error);
+  } catch (const std::exception& error) {
+    spdlog::error("request failed: {}", error.what());
+    return error_response(500, "the server failed to handle the request");
+  }
+}
+
+HeaderList App::response_headers(const HttpRequest& request) {
+  HeaderList headers = cors_.headers(request);
+  if (options_.echo_request_id) {
+    const std::string id = clean_request_id(request.header("x-request-id"));
+    if (!id.empty()) headers.emplace_back("X-Request-Id", id);
+  }
+  return headers;
+}
+
+HttpResponse App::transport_error(int status, std::string_view message) {
+  return error_response(status, message);
+}
+
+void App::on_response(const HttpRequest& head, int status) {
+  const std::string path = local_path(head.path);
+  const Route* route = find_route(path);
+  const bool is_probe = route != nullptr && !route->needs_model && route->kind != Route::kPage;
+  if (options_.log_access && !is_probe) {
+    spdlog::info("{} {} {}", printable(head.method, 16), printable(path, 128), status);
+  }
+  ServerMetrics* metrics = metrics_;
+  if (metrics == nullptr) return;
+  const bool is_known_method = head.method == "GET" || head.method == "POST" ||
+                               head.method == "HEAD" || head.method == "OPTIONS";
+  metrics->on_http_response(is_known_method ? head.method : "other",
+                            route != nullptr ? route->path : "none", status);
+}
+
+bool App::keep_connections() { return state_ != ServerState::kDraining; }
+
+}  // namespace winnow::server

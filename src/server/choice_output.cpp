@@ -1,0 +1,88 @@
+#include "server/choice_output.h"
+
+#include <utility>
+
+namespace winnow::server {
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+    case FinishReason::kNone:
+      break;
+  }
+  return "";
+}
+
+ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& options,
+                           std::int32_t choice)
+    : detokenizer_(tokenizer, {.skip_special_tokens = options.skip_special_tokens}),
+      matcher_(options.stop, options.include_stop_string),
+      options_(options),
+      choice_(choice) {}
+
+bool ChoiceOutput::add(OutputUpdate&& update) {
+  if (is_finished()) return false;  // tokens sampled after a stop string
+  const bool ends_with_stop_token = update.finish_reason == FinishReason::kStop;
+  for (std::size_t i = 0; i < update.tokens.size(); ++i) {
+    SampledToken& sampled = update.tokens[i];
+    const TokenId token = sampled.token;
+    ++num_tokens_;
+    tokens_.push_back(std::move(sampled));
+    const bool is_stop_token = ends_with_stop_token && i + 1 == update.tokens.size();
+    if (is_stop_token && !options_.include_stop_string) break;
+    add_text(detokenizer_.add(token));
+    if (matcher_.matched_index()) {
+      stop_reason_ = options_.stop[*matcher_.matched_index()];
+      finish_reason_ = FinishReason::kStop;
+      return update.finish_reason == FinishReason::kNone;
+    }
+  }
+  if (update.stop_token) stop_reason_ = *update.stop_token;
+  if (update.finish_reason != FinishReason::kNone) finish(update.finish_reason);
+  return false;
+}
+
+void ChoiceOutput::add_text(std::string_view text) {
+  if (num_tokens_ <= options_.min_tokens || options_.stop.empty()) {
+    text_ += text;
+  } else {
+    text_ += matcher_.add(text);
+  }
+}
+
+void ChoiceOutput::finish(FinishReason reason) {
+  add_text(detokenizer_.finish());
+  if (matcher_.matched_index()) {
+    stop_reason_ = options_.stop[*matcher_.matched_index()];
+    reason = FinishReason::kStop;
+  } else {
+    text_ += matcher_.finish();
+  }
+  finish_reason_ = reason;
+}
+
+bool ChoiceOutput::is_ready(std::int32_t interval) const {
+  if (is_finished()) return true;
+  if (text_.empty()) return false;
+  return is_first_ || static_cast<std::int32_t>(tokens_.size()) >= interval;
+}
+
+ChoiceDelta ChoiceOutput::take() {
+  is_first_ = false;
+  ChoiceDelta delta;
+  delta.choice = choice_;
+  delta.text = std::exchange(text_, {});
+  delta.tokens = std::exchange(tokens_, {});
+  delta.finish_reason = finish_reason_;
+  delta.stop_reason = stop_reason_;
+  return delta;
+}
+
+}  // namespace winnow::server

@@ -1,0 +1,71 @@
+// One choice on its way out: token ids to visible text, stop strings, and what may be sent now.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/request.h"
+#include "text/detokenizer.h"
+#include "text/stop_matcher.h"
+
+namespace winnow::server {
+
+/// What ended a choice besides eos and the length: a stop string or a stop token id.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
+
+/// Text that became visible, and exactly the tokens behind it.
+struct ChoiceDelta {
+  std::int32_t choice = 0;  // over all prompts of the request
+  std::string text;
+  std::vector<SampledToken> tokens;
+  FinishReason finish_reason = FinishReason::kNone;
+  StopReason stop_reason;
+};
+
+/// "stop", "length", "abort", "error".
+std::string_view finish_reason_name(FinishReason reason);
+
+struct TextOptions {
+  std::vector<std::string> stop;
+  bool include_stop_string = false;
+  bool skip_special_tokens = true;
+  std::int32_t min_tokens = 0;  // stop strings are looked for in the text after these
+};
+
+/// Used by one thread at a time.
+class ChoiceOutput {
+ public:
+  ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& options, std::int32_t choice);
+
+  /// True when a stop string was found and the engine has to be told.
+  [[nodiscard]] bool add(OutputUpdate&& update);
+
+  /// Whether there is something to send once `interval` tokens have gathered; the first text and
+  /// the end go at once.
+  bool is_ready(std::int32_t interval) const;
+  /// Everything visible so far that was not taken yet.
+  ChoiceDelta take();
+
+  bool is_finished() const { return finish_reason_ != FinishReason::kNone; }
+  FinishReason finish_reason() const { return finish_reason_; }
+  std::int32_t num_tokens() const { return num_tokens_; }
+
+ private:
+  void add_text(std::string_view text);
+  void finish(FinishReason reason);
+
+  Detokenizer detokenizer_;
+  StopMatcher matcher_;
+  TextOptions options_;
+  std::int32_t choice_;
+  std::int32_t num_tokens_ = 0;
+  bool is_first_ = true;
+  FinishReason finish_reason_ = FinishReason::kNone;
+  StopReason stop_reason_;
+  std::string text_;
+  std::vector<SampledToken> tokens_;
+};
+
+}  // namespace winnow::server

@@ -1,0 +1,65 @@
+// The engine as the server sees it, so that handlers are tested without a model, and what a loaded
+// checkpoint offers to requests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/engine.h"
+#include "text/text_segment.h"
+
+namespace winnow {
+class Tokenizer;
+}  // namespace winnow
+
+namespace winnow::server {
+
+class EngineClient {
+ public:
+  virtual ~EngineClient() = default;
+  [[nodiscard]] virtual Engine::Submitted submit(GenerationRequest request) = 0;
+  virtual void abort(RequestId id) = 0;
+  virtual void stop_choice(RequestId id, std::int32_t choice) = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+/// Forwards to `engine`, which outlives it.
+std::unique_ptr<EngineClient> make_engine_client(Engine& engine);
+
+/// The checkpoint's chat template. Any thread.
+class ChatRenderer {
+ public:
+  virtual ~ChatRenderer() = default;
+  /// `variables` holds messages, tools, add_generation_prompt and the template's own switches.
+  /// Throws Error{kInvalidArgument} with what the template raised.
+  virtual std::vector<TextSegment> render(const nlohmann::ordered_json& variables) const = 0;
+};
+
+/// Sampling defaults of the checkpoint (generation_config.json) or of the command line; absent
+/// ones take the API's own.
+struct GenerationDefaults {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::int64_t> top_k;
+  std::optional<std::int64_t> max_new_tokens;
+};
+
+/// Set once loading is done, immutable afterwards; what it points to outlives the server.
+struct ServingModel {
+  std::vector<std::string> names;  // all are accepted, the first is reported
+  std::string root;                // what /v1/models calls the folder
+  std::int64_t created = 0;        // Unix seconds
+  std::string fingerprint;         // system_fingerprint
+  std::int32_t max_model_len = 0;
+  std::int32_t vocab_size = 0;
+  GenerationDefaults defaults;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatRenderer* chat_template = nullptr;  // none: chat is refused
+  EngineClient* engine = nullptr;
+};
+
+}  // namespace winnow::server

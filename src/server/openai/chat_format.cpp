@@ -1,0 +1,156 @@
+// The chat-completion object and its chunks. Source: spec/serving.md 2.3, 2.4.
+#include <utility>
+
+#include "server/openai/logprobs_json.h"
+#include "server/openai/reply_format.h"
+#include "server/sse.h"
+
+namespace winnow::server {
+namespace {
+
+class ChatFormat final : public ReplyFormat {
+ public:
+  ChatFormat(ReplyHeader header, std::int32_t num_choices)
+      : header_(std::move(header)), choices_(static_cast<std::size_t>(num_choices)) {}
+
+  void set_prompt(std::int32_t, PromptEcho echo) override { prompt_ = std::move(echo); }
+
+  void stream_delta(std::string& out, ChoiceDelta&& delta,
+                    const std::optional<Usage>& usage) override {
+    Choice& choice = choices_[static_cast<std::size_t>(delta.choice)];
+    if (!std::exchange(choice.is_open, true)) open_choice(out, delta.choice, usage);
+
+    Json entry;
+    entry["index"] = delta.choice;
+    entry["delta"] = Json::object();
+    if (!delta.text.empty()) entry["delta"]["content"] = std::move(delta.text);
+    entry["logprobs"] = nullptr;
+    if (header_.want_logprobs && !delta.tokens.empty()) {
+      entry["logprobs"] = logprobs_of(delta.tokens);
+    }
+    entry["finish_reason"] = finish_reason_json(delta.finish_reason);
+    const bool is_last = delta.finish_reason != FinishReason::kNone;
+    if (is_last) entry["stop_reason"] = stop_reason_json(delta.stop_reason);
+    if (header_.return_token_ids) entry["token_ids"] = token_ids_json(delta.tokens);
+    Json event = chunk(usage);
+    if (is_last && !header_.fingerprint.empty()) event["system_fingerprint"] = header_.fingerprint;
+    event["choices"].push_back(std::move(entry));
+    append_sse_event(out, dump_json(event));
+  }
+
+  void stream_usage(std::string& out, const Usage& usage) override {
+    append_sse_event(out, dump_json(chunk(usage)));
+  }
+
+  void collect(ChoiceDelta&& delta) override {
+    Choice& choice = choices_[static_cast<std::size_t>(delta.choice)];
+    choice.text += delta.text;
+    if (header_.want_logprobs) {
+      for (Json& entry : chat_logprobs(*header_.tokenizer, delta.tokens, header_.tokens_as_ids)) {
+        choice.logprobs.push_back(std::move(entry));
+      }
+    }
+    if (header_.return_token_ids) {
+      for (const SampledToken& sampled : delta.tokens) choice.token_ids.push_back(sampled.token);
+    }
+    choice.finish_reason = delta.finish_reason;
+    choice.stop_reason = std::move(delta.stop_reason);
+  }
+
+  std::string body(const Usage& usage, const Json& metrics) override {
+    Json out;
+    out["id"] = header_.id;
+    out["object"] = "chat.completion";
+    out["created"] = header_.created;
+    out["model"] = header_.model;
+    out["choices"] = Json::array();
+    for (std::size_t i = 0; i < choices_.size(); ++i) out["choices"].push_back(choice_json(i));
+    out["usage"] = usage_json(usage);
+    out["system_fingerprint"] = header_.fingerprint.empty() ? Json() : Json(header_.fingerprint);
+    out["service_tier"] = nullptr;
+    out["prompt_logprobs"] = nullptr;
+    if (!prompt_.logprobs.empty()) {
+      out["prompt_logprobs"] = prompt_logprobs_json(*header_.tokenizer, prompt_.logprobs);
+    }
+    out["prompt_token_ids"] = header_.return_token_ids ? Json(prompt_.tokens) : Json();
+    if (header_.return_prompt_text) out["prompt_text"] = prompt_.text;
+    out["kv_transfer_params"] = nullptr;
+    if (!metrics.is_null()) out["metrics"] = metrics;
+    return dump_json(out);
+  }
+
+ private:
+  struct Choice {
+    bool is_open = false;
+    std::string text;
+    Json logprobs = Json::array();
+    Json token_ids = Json::array();
+    FinishReason finish_reason = FinishReason::kNone;
+    StopReason stop_reason;
+  };
+
+  Json chunk(const std::optional<Usage>& usage) const {
+    Json out;
+    out["id"] = header_.id;
+    out["object"] = "chat.completion.chunk";
+    out["created"] = header_.created;
+    out["model"] = header_.model;
+    out["choices"] = Json::array();
+    if (usage) {
+      out["usage"] = usage_json(*usage);
+    } else if (header_.include_usage) {
+      out["usage"] = nullptr;
+    }
+    return out;
+  }
+
+  void open_choice(std::string& out, std::int32_t index, const std::optional<Usage>& usage) const {
+    Json entry;
+    entry["index"] = index;
+    entry["delta"] = Json{{"role", header_.role}, {"content", prompt_.echoed}};
+    entry["logprobs"] = nullptr;
+    entry["finish_reason"] = nullptr;
+    Json event = chunk(usage);
+    event["choices"].push_back(std::move(entry));
+    if (header_.return_token_ids) event["prompt_token_ids"] = prompt_.tokens;
+    if (header_.return_prompt_text) event["prompt_text"] = prompt_.text;
+    append_sse_event(out, dump_json(event));
+  }
+
+  Json logprobs_of(const std::vector<SampledToken>& tokens) const {
+    return Json{{"content", chat_logprobs(*header_.tokenizer, tokens, header_.tokens_as_ids)}};
+  }
+
+  Json choice_json(std::size_t index) {
+    Choice& choice = choices_[index];
+    Json message;
+    message["role"] = header_.role;
+    message["content"] = prompt_.echoed + choice.text;
+    message["reasoning"] = nullptr;
+    message["refusal"] = nullptr;
+    message["annotations"] = nullptr;
+    message["audio"] = nullptr;
+    message["function_call"] = nullptr;
+    Json out;
+    out["index"] = index;
+    out["message"] = std::move(message);
+    out["logprobs"] = nullptr;
+    if (header_.want_logprobs) out["logprobs"] = Json{{"content", std::move(choice.logprobs)}};
+    out["finish_reason"] = finish_reason_json(choice.finish_reason);
+    out["stop_reason"] = stop_reason_json(choice.stop_reason);
+    out["token_ids"] = header_.return_token_ids ? std::move(choice.token_ids) : Json();
+    return out;
+  }
+
+  ReplyHeader header_;
+  PromptEcho prompt_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReplyFormat> make_chat_format(ReplyHeader header, std::int32_t num_choices) {
+  return std::make_unique<ChatFormat>(std::move(header), num_choices);
+}
+
+}  // namespace winnow::server

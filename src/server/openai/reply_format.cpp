@@ -1,0 +1,38 @@
+#include "server/openai/reply_format.h"
+
+namespace winnow::server {
+
+Json usage_json(const Usage& usage) {
+  Json out;
+  out["prompt_tokens"] = usage.prompt_tokens;
+  out["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
+  out["completion_tokens"] = usage.completion_tokens;
+  out["prompt_tokens_details"] = nullptr;
+  if (usage.cached_tokens) {
+    out["prompt_tokens_details"] = Json{{"cached_tokens", *usage.cached_tokens}};
+  }
+  return out;
+}
+
+std::string dump_json(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json stop_reason_json(const StopReason& reason) {
+  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
+  if (const auto* token = std::get_if<TokenId>(&reason)) return *token;
+  return nullptr;
+}
+
+Json finish_reason_json(FinishReason reason) {
+  if (reason == FinishReason::kNone) return nullptr;
+  return finish_reason_name(reason);
+}
+
+Json token_ids_json(const std::vector<SampledToken>& tokens) {
+  Json out = Json::array();
+  for (const SampledToken& sampled : tokens) out.push_back(sampled.token);
+  return out;
+}
+
+}  // namespace winnow::server

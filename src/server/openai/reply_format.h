@@ -1,0 +1,74 @@
+// How a generation is written: the chat or the plain-completion form, streamed or whole. Called in
+// order by GenerationReply on one strand.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/choice_output.h"
+#include "server/json_fields.h"
+#include "server/openai/generation_fields.h"
+
+namespace winnow::server {
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::optional<std::int64_t> cached_tokens;  // known at the end; absent: not reported
+};
+
+Json usage_json(const Usage& usage);
+
+/// What every chunk and the whole body repeat, and what the request asked to see.
+struct ReplyHeader {
+  std::string id;
+  std::int64_t created = 0;
+  std::string model;
+  std::string fingerprint;
+  std::string role = "assistant";
+  const Tokenizer* tokenizer = nullptr;
+  bool want_logprobs = false;
+  bool tokens_as_ids = false;
+  bool return_token_ids = false;
+  bool return_prompt_text = false;
+  bool include_usage = false;
+  std::int32_t n = 1;
+};
+
+struct PromptEcho {
+  std::vector<TokenId> tokens;
+  std::string text;    // for prompt_text and for echo
+  std::string echoed;  // text put before the answer; empty: none
+  std::vector<std::optional<PositionLogprobs>> logprobs;
+};
+
+class ReplyFormat {
+ public:
+  virtual ~ReplyFormat() = default;
+  /// Before anything of that prompt is written.
+  virtual void set_prompt(std::int32_t prompt, PromptEcho echo) = 0;
+  /// Streaming: events for this delta (and, before the first of a choice, its opening).
+  virtual void stream_delta(std::string& out, ChoiceDelta&& delta,
+                            const std::optional<Usage>& usage) = 0;
+  /// Streaming: the event with the usage of the whole request.
+  virtual void stream_usage(std::string& out, const Usage& usage) = 0;
+  /// Whole: takes a delta; body() at the end. `metrics` may be null.
+  virtual void collect(ChoiceDelta&& delta) = 0;
+  virtual std::string body(const Usage& usage, const Json& metrics) = 0;
+};
+
+/// `num_choices` over all prompts.
+std::unique_ptr<ReplyFormat> make_chat_format(ReplyHeader header, std::int32_t num_choices);
+std::unique_ptr<ReplyFormat> make_completion_format(ReplyHeader header, std::int32_t num_choices,
+                                                    bool is_echo);
+
+// Shared by the two forms.
+std::string dump_json(const Json& value);
+Json stop_reason_json(const StopReason& reason);
+Json finish_reason_json(FinishReason reason);
+Json token_ids_json(const std::vector<SampledToken>& tokens);
+
+}  // namespace winnow::server
