@@ -142,7 +142,10 @@ void FlagSet::add_refused(const std::string& name, Kind kind, const std::string&
   const std::string flag = "--" + name.substr(0, name.find(','));
   add(name, kind, why, "…", [flag, kind, why, harmless](const auto& values) {
     if (kind == Kind::kSwitch && !parse_boolean(flag, values.back())) return;
-    if (!harmless.empty() && values.back() == harmless) return;
+    if (!values.back().empty() &&
+        ("|" + harmless + "|").find("|" + values.back() + "|") != std::string::npos) {
+      return;
+    }
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", flag, why));
   });
   app_->get_option(flag)->group("");

@@ -51,7 +51,7 @@ class FlagSet {
   /// Understood and without effect here: used once, a note says why.
   void add_no_effect(const std::string& name, Kind kind, const std::string& why);
   /// Understood and refused (exit code 1) when used; an --no- form or `false` of a switch, and a
-  /// value equal to `harmless`, are accepted.
+  /// value among `harmless` ("a|b"), are accepted.
   void add_refused(const std::string& name, Kind kind, const std::string& why,
                    std::string harmless = {});
 
