@@ -62,8 +62,9 @@ void check_attention_config(const EngineFlags& flags, std::vector<std::string>& 
           "nothing to split; results are the same");
     }
   }
-  for (const char* key : {"backend", "use_trtllm_attention", "minimax_m3_msa_decode_backend",
-                          "use_cudnn_prefill", "disable_flashinfer_prefill", "flash_attn_version"}) {
+  for (const char* key :
+       {"backend", "use_trtllm_attention", "minimax_m3_msa_decode_backend", "use_cudnn_prefill",
+        "disable_flashinfer_prefill", "flash_attn_version"}) {
     if (config.contains(key)) {
       notes.push_back(fmt::format(
           "--attention-config.{}: names another engine's kernels; winnow uses its own", key));
@@ -76,10 +77,9 @@ void check_speculative_config(const EngineFlags& flags, std::vector<std::string>
   const Json& config = flags.speculative_config;
   if (config.empty()) return;
   check_members(flag, config,
-                {"method", "num_speculative_tokens", "model", "attention_backend",
-                 "kv_cache_dtype", "draft_sample_method", "rejection_sample_method",
-                 "synthetic_acceptance_length", "draft_tensor_parallel_size", "quantization",
-                 "max_model_len"});
+                {"method", "num_speculative_tokens", "model", "attention_backend", "kv_cache_dtype",
+                 "draft_sample_method", "rejection_sample_method", "synthetic_acceptance_length",
+                 "draft_tensor_parallel_size", "quantization", "max_model_len"});
   const std::string method = member_string(flag, config, "method");
   if (!method.empty()) {
     check_choice("--speculative-config.method", method,
@@ -143,7 +143,8 @@ void check_quantization_config(const EngineFlags& flags, std::vector<std::string
 std::string EngineFlags::model_folder() const {
   std::vector<std::string> all = words;
   if (!model.empty()) all.push_back(model);
-  if (all.empty()) throw UsageError("no model folder given", "e.g. winnow serve models/winnow-tiny");
+  if (all.empty())
+    throw UsageError("no model folder given", "e.g. winnow serve models/winnow-tiny");
   if (all.size() > 1) {
     throw UsageError(fmt::format("one model folder expected, got {}", fmt::join(all, ", ")));
   }
@@ -221,7 +222,8 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
   set.add_integer("data-parallel-size,dp", flags.data_parallel_size, "Engines behind one port");
   set.add_integer("decode-context-parallel-size,dcp", flags.decode_context_parallel_size,
                   "Ranks that share a context at decode");
-  set.add_json("speculative-config", flags.speculative_config, "Drafting: method, "
+  set.add_json("speculative-config", flags.speculative_config,
+               "Drafting: method, "
                "num_speculative_tokens, …");
   set.add_json("quantization-config", flags.quantization_config,
                "Members: moe (nvfp4, mxfp8, bf16)");
@@ -239,8 +241,8 @@ std::vector<std::string> check_engine_flags(const EngineFlags& flags) {
   check_speculative_config(flags, notes);
   check_quantization_config(flags, notes);
   if (flags.gpu_memory_utilization < 0 || flags.gpu_memory_utilization > 1) {
-    throw UsageError(fmt::format("--gpu-memory-utilization: {} is not in (0, 1]",
-                                 flags.gpu_memory_utilization));
+    throw UsageError(
+        fmt::format("--gpu-memory-utilization: {} is not in (0, 1]", flags.gpu_memory_utilization));
   }
   return notes;
 }

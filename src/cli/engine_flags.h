@@ -15,12 +15,12 @@ struct EngineFlags {
   std::string model;
   std::string config_file;
 
-  std::string tokenizer;           // another folder or tokenizer.json
-  std::string chat_template;       // file, or the template itself
+  std::string tokenizer;      // another folder or tokenizer.json
+  std::string chat_template;  // file, or the template itself
   std::string generation_config = "auto";
   Json override_generation_config = Json::object();
 
-  std::string max_model_len;       // number, "auto" or "-1"
+  std::string max_model_len;  // number, "auto" or "-1"
   bool allow_long_max_model_len = false;
   std::optional<std::int64_t> max_num_seqs, max_num_batched_tokens;
   std::optional<std::int64_t> long_prefill_token_threshold;

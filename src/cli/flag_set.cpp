@@ -73,10 +73,10 @@ void FlagSet::add(const std::string& names, Kind kind, const std::string& help,
     short_names_[short_name] = name;
     shown_help += fmt::format(" (short: -{})", short_name);
   }
-  auto* option = app_->add_option_function<std::vector<std::string>>("--" + name, apply, shown_help);
+  auto* option =
+      app_->add_option_function<std::vector<std::string>>("--" + name, apply, shown_help);
   option->type_name(kind == Kind::kSwitch ? "" : value_name)->group(group_);
-  option->expected(1, -1)->delimiter('\0')->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeAll);
+  option->expected(1, -1)->delimiter('\0')->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (kind == Kind::kSwitch) option->type_name("[--no-…]");
   flags_.push_back({name, kind, std::move(apply)});
 }
@@ -118,9 +118,8 @@ void FlagSet::add_list(const std::string& name, std::vector<std::string>& target
   add(name, Kind::kList, help, "TEXT…", [&target](const auto& values) { target = values; });
 }
 void FlagSet::add_json(const std::string& name, Json& target, const std::string& help) {
-  add(name, Kind::kJson, help, "JSON", [&target, name](const auto& values) {
-    target = parse_object(name, values.back());
-  });
+  add(name, Kind::kJson, help, "JSON",
+      [&target, name](const auto& values) { target = parse_object(name, values.back()); });
 }
 void FlagSet::add_positional(const std::string& name, std::vector<std::string>& target,
                              const std::string& help) {

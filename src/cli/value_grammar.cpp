@@ -16,15 +16,24 @@ namespace {
 /// 0 when the letter is no size suffix.
 double suffix_factor(char letter) {
   switch (letter) {
-    case 'k': return 1e3;
-    case 'm': return 1e6;
-    case 'g': return 1e9;
-    case 't': return 1e12;
-    case 'K': return 1024.0;
-    case 'M': return 1024.0 * 1024;
-    case 'G': return 1024.0 * 1024 * 1024;
-    case 'T': return 1024.0 * 1024 * 1024 * 1024;
-    default: return 0;
+    case 'k':
+      return 1e3;
+    case 'm':
+      return 1e6;
+    case 'g':
+      return 1e9;
+    case 't':
+      return 1e12;
+    case 'K':
+      return 1024.0;
+    case 'M':
+      return 1024.0 * 1024;
+    case 'G':
+      return 1024.0 * 1024 * 1024;
+    case 'T':
+      return 1024.0 * 1024 * 1024 * 1024;
+    default:
+      return 0;
   }
 }
 
@@ -69,10 +78,10 @@ std::int64_t parse_human_integer(const std::string& flag, std::string_view text)
   const std::string_view digits = text.substr(0, text.size() - 1);
   const bool is_binary = text.back() >= 'A' && text.back() <= 'Z';
   if (is_binary && digits.find('.') != std::string_view::npos) {
-    throw UsageError(fmt::format("{}: '{}': {} takes whole numbers (powers of 1024)", flag, text,
-                                 text.back()),
-                     fmt::format("use a small {} for powers of 1000",
-                                 static_cast<char>(text.back() - 'A' + 'a')));
+    throw UsageError(
+        fmt::format("{}: '{}': {} takes whole numbers (powers of 1024)", flag, text, text.back()),
+        fmt::format("use a small {} for powers of 1000",
+                    static_cast<char>(text.back() - 'A' + 'a')));
   }
   const double value = parse_real(flag, digits) * factor;
   if (std::abs(value) > 9e18) throw UsageError(fmt::format("{}: '{}' is too large", flag, text));

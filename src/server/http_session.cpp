@@ -187,6 +187,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         }
         if (error) co_return co_await fail(error);
         if (!budget.grow_to(static_cast<std::int64_t>(parser.get().body().size()))) {
+          (void)budget.grow_to(0);
           co_return co_await refuse(503, "too many request bodies are being read; retry");
         }
       }
