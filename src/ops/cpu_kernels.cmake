@@ -1,6 +1,7 @@
 # The CPU kernels, compiled once per instruction set into namespaces of their own (ops/x86/isa.h).
 set(kernel_sources
-  x86/kernel_table.cpp attention/cpu_kernel.cpp index_topk/cpu_kernel.cpp linear/cpu_kernel.cpp
+  x86/kernel_table.cpp x86/memory_kernel.cpp
+  attention/cpu_kernel.cpp index_topk/cpu_kernel.cpp linear/cpu_kernel.cpp
   mlp/cpu_kernel.cpp rms_norm/cpu_kernel.cpp)
 
 function(winnow_cpu_kernels isa define)

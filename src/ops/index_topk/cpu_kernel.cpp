@@ -13,12 +13,32 @@ namespace {
 
 constexpr int kTile = 4;
 
+/// Columns [d, d + 16) of K keys against four rows; `left` of them exist.
+template <int K>
+[[gnu::always_inline]] inline void add_columns(const float* const (&rows)[kTile], const float* keys,
+                                               int64_t dim, int64_t d, int64_t left,
+                                               Vec (&tile)[K][kTile]) {
+  const auto load_columns = [&](const float* p) {
+    return left >= kLanes ? load(p + d) : load_first(p + d, left);
+  };
+  Vec row[kTile];
+  WINNOW_UNROLL
+  for (int r = 0; r < kTile; ++r) row[r] = load_columns(rows[r]);
+  WINNOW_UNROLL
+  for (int k = 0; k < K; ++k) {
+    const Vec key = load_columns(keys + k * dim);
+    WINNOW_UNROLL
+    for (int r = 0; r < kTile; ++r) tile[k][r] = fma(row[r], key, tile[k][r]);
+  }
+}
+
 /// Sixteen sums: sums[4 · key + row].
 [[gnu::always_inline]] inline void multiply_tile(const float* const (&rows)[kTile],
                                                  const float* keys, int64_t dim,
                                                  Vec (&sums)[kTile * kTile]) {
   // Fewer registers: fewer keys at a time.
   constexpr int kKeys = kRegisters < 32 ? 1 : kTile;
+  WINNOW_UNROLL
   for (int first = 0; first < kTile; first += kKeys) {
     Vec tile[kKeys][kTile];
     WINNOW_UNROLL
@@ -26,18 +46,11 @@ constexpr int kTile = 4;
       WINNOW_UNROLL
       for (int r = 0; r < kTile; ++r) tile[k][r] = zero();
     }
-    for (int64_t d = 0; d < dim; d += kLanes) {
-      const int64_t left = dim - d;
-      Vec row[kTile];
-      WINNOW_UNROLL
-      for (int r = 0; r < kTile; ++r) row[r] = load_first(rows[r] + d, left);
-      WINNOW_UNROLL
-      for (int k = 0; k < kKeys; ++k) {
-        const Vec key = load_first(keys + (first + k) * dim + d, left);
-        WINNOW_UNROLL
-        for (int r = 0; r < kTile; ++r) tile[k][r] = fma(row[r], key, tile[k][r]);
-      }
+    int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) {
+      add_columns(rows, keys + first * dim, dim, d, kLanes, tile);
     }
+    if (d < dim) add_columns(rows, keys + first * dim, dim, d, dim - d, tile);
     WINNOW_UNROLL
     for (int k = 0; k < kKeys; ++k) {
       WINNOW_UNROLL

@@ -1,19 +1,19 @@
 // The inner part of `linear`: some panels of packed weights times some tiles of inputs.
 //
 // Packed weights. Sixteen outputs form a panel: a vector register holds the same column of sixteen
-// rows, so sums run down the columns in order, lane by lane. Up to eight panels form a strip,
-// stored column block after column block, so that one thread reads one contiguous stream:
+// rows, so sums run down the columns in order, lane by lane. Up to eight panels form a strip, which
+// one thread reads as one stream of 64-byte pieces:
 //
-//   strip → column block → panel → elements of the block, then its scales
+//   strip → block of columns → column word → panel → 64 B: a word of each of its 16 rows
+//                            → then, once      panel → 64 B: its scales in this block
 //
-//   scheme  columns of a block   elements of one panel                      scales
-//   NVFP4   64                   64 B hold columns 8i … 8i+7 of 16 rows     4 × 16 E4M3, 64 B
-//   MXFP8   128                  64 B hold columns 4i … 4i+3 of 16 rows     4 × 16 E8M0, 64 B
-//   BF16    32                   64 B hold columns 2i, 2i+1 of 16 rows      none
-//   F32     32                   64 B hold column i of 16 rows              none
+//   scheme  columns of a block   a word (32 bits) holds, from the low bits up   scales
+//   NVFP4   64                   columns 8i … 8i+7                              4 × 16 E4M3
+//   MXFP8   128                  columns 4i … 4i+3                              4 × 16 E8M0
+//   BF16    32                   columns 2i, 2i+1                               none
+//   F32     32                   column i                                       none
 //
-// Each 64 B are sixteen words, one per row, columns from the low bits up. The last block of a row
-// is shorter: its elements fill whole words, its scales still take 64 B.
+// The last block of a row may be shorter: it has fewer words, its scales still take 64 B.
 //
 // Inputs. A tile is R rows with columns interleaved: [columns / 16][R][16], the last group padded
 // with zeros. For R = 1 that is the row itself.

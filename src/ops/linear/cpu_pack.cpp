@@ -69,14 +69,15 @@ class SegmentPacker {
     for (std::int64_t begin = 0; begin < source_.cols; begin += block_.columns) {
       const std::int64_t columns = std::min(block_.columns, source_.cols - begin);
       for (std::int64_t p = 0; p < count; ++p) {
-        pack_block((first_panel + p) * kPanelRows, begin, columns, out);
-        out += block_.bytes(columns);
+        pack_block((first_panel + p) * kPanelRows, begin, columns, count * 64, out + p * 64);
       }
+      out += count * block_.bytes(columns);
     }
   }
 
+  /// One panel of a block; its pieces lie `step` bytes apart.
   void pack_block(std::int64_t first_row, std::int64_t begin, std::int64_t columns,
-                  std::uint8_t* out) {
+                  std::int64_t step, std::uint8_t* out) {
     const std::int64_t words = (columns + block_.word_columns - 1) / block_.word_columns;
     const std::int64_t rows = std::min<std::int64_t>(kPanelRows, source_.rows - first_row);
     const std::int64_t begin_byte = row_bytes_ * begin / source_.cols;
@@ -85,35 +86,34 @@ class SegmentPacker {
                               (first_row + r) * row_bytes_ + begin_byte;
       for (std::int64_t i = 0; i < words; ++i) {
         const std::int64_t left = row_bytes_ - begin_byte - 4 * i;  // an odd BF16 row ends early
-        std::memcpy(out + i * 64 + r * 4, row + 4 * i,
+        std::memcpy(out + i * step + r * 4, row + 4 * i,
                     static_cast<std::size_t>(std::min<std::int64_t>(4, left)));
       }
       if (!block_.has_scales) continue;
-      pack_scales(first_row + r, begin, columns, out + words * 64 + r, out + r * 4);
+      std::uint8_t* const scales = out + words * step + r;
+      const std::uint8_t* const stored =
+          source_.scales + (first_row + r) * (source_.cols / group_) + begin / group_;
+      for (std::int64_t g = 0; g < columns / group_; ++g) {
+        scales[g * kPanelRows] = stored[g] & scale_mask();
+        check_scale(first_row + r, stored[g]);
+        if ((stored[g] & ~scale_mask()) != 0) flip_signs(out + g * 2 * step + r * 4, step);
+      }
       check_elements(first_row + r, row, columns);
     }
   }
 
-  /// Scales of one row in one block, sixteen bytes apart; `codes` is the row's first packed word.
-  void pack_scales(std::int64_t row, std::int64_t begin, std::int64_t columns, std::uint8_t* out,
-                   std::uint8_t* codes) {
-    const std::uint8_t* const scales =
-        source_.scales + row * (source_.cols / group_) + begin / group_;
-    for (std::int64_t g = 0; g < columns / group_; ++g) {
-      std::uint8_t scale = scales[g];
-      if (source_.scheme == QuantScheme::kMxfp8) {
-        if (scale == kE8m0NaN) mark_nan(row);
-      } else {
-        if ((scale & 0x7F) == kE4m3NaN) mark_nan(row);
-        if ((scale & 0x80) != 0) flip_signs(codes + g * 2 * 64);
-        scale = static_cast<std::uint8_t>(scale & 0x7F);
-      }
-      out[g * kPanelRows] = scale;
-    }
+  /// Bits of a scale that the kernels read: a negative E4M3 scale becomes a positive one.
+  std::uint8_t scale_mask() const { return source_.scheme == QuantScheme::kNvfp4 ? 0x7F : 0xFF; }
+
+  void check_scale(std::int64_t row, std::uint8_t scale) {
+    const bool is_nan =
+        source_.scheme == QuantScheme::kMxfp8 ? scale == kE8m0NaN : (scale & 0x7F) == kE4m3NaN;
+    if (is_nan) mark_nan(row);
   }
 
-  static void flip_signs(std::uint8_t* codes) {
-    for (std::int64_t i = 0; i < 8; ++i) codes[i / 4 * 64 + i % 4] ^= 0x88;
+  /// Of the sixteen NVFP4 codes of a row's group: two words.
+  static void flip_signs(std::uint8_t* word, std::int64_t step) {
+    for (std::int64_t i = 0; i < 8; ++i) word[i / 4 * step + i % 4] ^= 0x88;
   }
 
   void check_elements(std::int64_t row, const std::uint8_t* elements, std::int64_t columns) {

@@ -8,6 +8,7 @@ extern const KernelTable kKernels = {.linear = &kLinearKernels,
                                      .norm = &kNormKernels,
                                      .mlp = &kMlpKernels,
                                      .attention = &kAttentionKernels,
-                                     .index = &kIndexKernels};
+                                     .index = &kIndexKernels,
+                                     .memory = &kMemoryKernels};
 
 }  // namespace winnow::ops::WINNOW_ISA

@@ -7,6 +7,7 @@
 #include "ops/linear/cpu_kernel.h"
 #include "ops/mlp/cpu_kernel.h"
 #include "ops/rms_norm/cpu_kernel.h"
+#include "ops/x86/memory_kernel.h"
 
 namespace winnow::ops {
 
@@ -17,6 +18,7 @@ struct KernelTable {
   const MlpKernels* mlp;
   const AttentionKernels* attention;
   const IndexKernels* index;
+  const MemoryKernels* memory;
 };
 
 namespace avx512 {

@@ -112,6 +112,8 @@ WINNOW_INLINE Vec e2m1_low_nibble(E2m1Table table, Words codes) {
   return {e2m1_half(table, codes.lo), e2m1_half(table, codes.hi)};
 }
 
+/// Byte `n` of each word as E4M3. The exponent field lands where fp32's low exponent bits are, and
+/// 2^120 makes up for the bias, exactly also for subnormals.
 template <int n>
 WINNOW_INLINE __m256 e4m3_half(__m256i x) {
   const __m256i top = n == 3 ? x : _mm256_slli_epi32(x, 24 - 8 * n);
@@ -119,9 +121,13 @@ WINNOW_INLINE __m256 e4m3_half(__m256i x) {
       _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32(static_cast<int>(0x87F00000U)));
   return _mm256_mul_ps(_mm256_castsi256_ps(fields), _mm256_set1_ps(0x1p120F));
 }
-template <int n>
-WINNOW_INLINE Vec e4m3_byte(Words x) {
-  return {e4m3_half<n>(x.lo), e4m3_half<n>(x.hi)};
+struct E4m3Tables {};
+WINNOW_INLINE E4m3Tables e4m3_tables() { return {}; }
+WINNOW_INLINE void e4m3_columns(const E4m3Tables& /*tables*/, Words words, Vec (&w)[4]) {
+  w[0] = {e4m3_half<0>(words.lo), e4m3_half<0>(words.hi)};
+  w[1] = {e4m3_half<1>(words.lo), e4m3_half<1>(words.hi)};
+  w[2] = {e4m3_half<2>(words.lo), e4m3_half<2>(words.hi)};
+  w[3] = {e4m3_half<3>(words.lo), e4m3_half<3>(words.hi)};
 }
 WINNOW_INLINE __m256i widen_bytes(const uint8_t* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));

@@ -70,14 +70,59 @@ WINNOW_INLINE Vec e2m1_low_nibble(E2m1Table table, Words codes) {
   return _mm512_permutexvar_ps(codes, table);
 }
 
-/// E4M3 value of byte `n` of each word; NaN codes are not expected. The exponent field lands where
-/// fp32's low exponent bits are, and 2^120 makes up for the bias, exactly also for subnormals.
-template <int n>
-WINNOW_INLINE Vec e4m3_byte(Words x) {
-  const __m512i top = n == 3 ? x : _mm512_slli_epi32(x, 24 - 8 * n);
-  const __m512i fields =
-      _mm512_and_si512(_mm512_srai_epi32(top, 4), _mm512_set1_epi32(static_cast<int>(0x87F00000U)));
-  return _mm512_mul_ps(_mm512_castsi512_ps(fields), _mm512_set1_ps(0x1p120F));
+/// E4M3 as BF16, which holds it exactly: the upper and lower byte of each magnitude.
+struct E4m3Tables {
+  __m512i upper[2];
+  __m512i lower[2];
+};
+/// 128 bytes, computed by the compiler.
+struct E4m3Bytes {
+  alignas(64) uint8_t upper[128];
+  alignas(64) uint8_t lower[128];
+};
+constexpr E4m3Bytes e4m3_bytes() {
+  E4m3Bytes bytes{};
+  for (unsigned magnitude = 0; magnitude < 128; ++magnitude) {
+    unsigned exponent = magnitude >> 3U;
+    unsigned mantissa = magnitude & 7U;
+    if (exponent > 0) {
+      exponent += 120;
+    } else if (mantissa > 0) {  // subnormal: m · 2^-9, with its leading one moved to bit 3
+      exponent = 121;
+      for (; mantissa < 8; mantissa *= 2) --exponent;
+      mantissa &= 7U;
+    }
+    const unsigned bf16 = exponent << 7U | mantissa << 4U;
+    bytes.upper[magnitude] = static_cast<uint8_t>(bf16 >> 8U);
+    bytes.lower[magnitude] = static_cast<uint8_t>(bf16 & 0xFFU);
+  }
+  return bytes;
+}
+inline constexpr E4m3Bytes kE4m3Bytes = e4m3_bytes();
+
+WINNOW_INLINE E4m3Tables e4m3_tables() {
+  return {{_mm512_load_si512(kE4m3Bytes.upper), _mm512_load_si512(kE4m3Bytes.upper + 64)},
+          {_mm512_load_si512(kE4m3Bytes.lower), _mm512_load_si512(kE4m3Bytes.lower + 64)}};
+}
+/// Byte j of each word as E4M3 in w[j]; NaN codes are not expected. Ten instructions: sort the
+/// bytes so that interleaving makes pairs of columns, look both halves up, put the sign in,
+/// interleave, and widen each BF16 of a pair.
+WINNOW_INLINE void e4m3_columns(const E4m3Tables& tables, Words words, Vec (&w)[4]) {
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  const __m512i codes = _mm512_shuffle_epi8(words, order);
+  const __m512i lower = _mm512_permutex2var_epi8(tables.lower[0], codes, tables.lower[1]);
+  const __m512i magnitude = _mm512_permutex2var_epi8(tables.upper[0], codes, tables.upper[1]);
+  // magnitude | (codes & 0x80)
+  const __m512i upper =
+      _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
+  const __m512i first = _mm512_unpacklo_epi8(lower, upper);   // columns 0 and 1
+  const __m512i second = _mm512_unpackhi_epi8(lower, upper);  // columns 2 and 3
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
+  w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(first, 16));
+  w[1] = _mm512_castsi512_ps(_mm512_and_si512(first, high));
+  w[2] = _mm512_castsi512_ps(_mm512_slli_epi32(second, 16));
+  w[3] = _mm512_castsi512_ps(_mm512_and_si512(second, high));
 }
 /// 16 scale bytes in [0, 0x7E] as E4M3.
 WINNOW_INLINE Vec e4m3_scales(const uint8_t* p) {

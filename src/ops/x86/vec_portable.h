@@ -93,9 +93,12 @@ WINNOW_INLINE Vec e2m1_low_nibble(const E2m1Table& table, Words codes) {
 WINNOW_INLINE float e4m3_value(uint32_t byte) {
   return float_of_bits(((byte & 0x80U) << 24U) | ((byte & 0x7FU) << 20U)) * 0x1p120F;
 }
-template <int n>
-WINNOW_INLINE Vec e4m3_byte(Words x) {
-  WINNOW_EACH_LANE(Vec, e4m3_value(x.v[i] >> (8 * n)));
+struct E4m3Tables {};
+WINNOW_INLINE E4m3Tables e4m3_tables() { return {}; }
+WINNOW_INLINE void e4m3_columns(const E4m3Tables& /*tables*/, Words words, Vec (&w)[4]) {
+  for (int j = 0; j < 4; ++j) {
+    for (int i = 0; i < kLanes; ++i) w[j].v[i] = e4m3_value(words.v[i] >> (8 * j));
+  }
 }
 WINNOW_INLINE Vec e4m3_scales(const uint8_t* p) { WINNOW_EACH_LANE(Vec, e4m3_value(p[i])); }
 WINNOW_INLINE Vec e8m0_scales(const uint8_t* p) {

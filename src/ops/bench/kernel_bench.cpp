@@ -1,0 +1,302 @@
+#include "ops/bench/kernel_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "ops/bench/m3_layer.h"
+#include "ops/bench/stopwatch.h"
+#include "ops/cpu_kernels.h"
+
+namespace winnow::ops {
+namespace {
+
+/// Read in turn so that none is left in a cache from its last use: ten times the largest L3 slice a
+/// core is likely to reach.
+constexpr std::int64_t kColdBytes = std::int64_t{640} << 20;
+
+constexpr std::int32_t kContext = 32 * 1024;
+constexpr std::int32_t kPrefillTokens = 2048;
+constexpr double kGiga = 1e9;
+
+class KernelBench {
+ public:
+  explicit KernelBench(const KernelBenchOptions& options)
+      : options_(options),
+        machine_(detect_machine()),
+        backend_(make_backend(options.backend, machine_)),
+        pool_(options.num_threads, options.pin_threads) {
+    report_.machine = machine_.cpu_name;
+    report_.backend = backend_.name;
+    report_.commit = options.commit;
+    report_.num_threads = pool_.num_threads();
+  }
+
+  void measure_machine() {
+    const cpu::Kernels kernels = cpu::kernels_of(machine_.best_isa);
+    const Buffer memory(kColdBytes, "bandwidth measurement");
+    // Every page is written once: untouched ones would all read the same page of zeros.
+    for (std::int64_t at = 0; at < kColdBytes; at += 4096) memory.data()[at] = std::byte{1};
+    constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;  // about a weight matrix
+    constexpr std::int64_t kPieces = kColdBytes / kPieceBytes;
+    constexpr std::int64_t kParts = 64;
+    std::uint32_t sink = 0;
+    const Timing timing = time_each(options_.seconds_per_case / 2, kPieces, [&](std::int64_t i) {
+      const std::byte* const piece = memory.data() + i * kPieceBytes;
+      pool_.parallel_for(kParts, [&](std::int64_t part, int thread) {
+        const std::uint32_t sum =
+            kernels.table.memory->read(piece + part * (kPieceBytes / kParts), kPieceBytes / kParts);
+        if (thread == 0) sink = sink + sum;
+      });
+    });
+    // Neighbours come and go: the best of all tries in this run is what ratios are taken of.
+    report_.read_bytes_per_second =
+        std::max(report_.read_bytes_per_second, static_cast<double>(kPieceBytes) / timing.best);
+    static_cast<void>(sink);
+  }
+
+  void gemv(const std::string& name, QuantScheme scheme, std::int64_t rows, std::int64_t cols) {
+    const std::int64_t bytes =
+        random_matrices(backend_, scheme, rows, cols, 1).front()->num_bytes();
+    const std::int64_t count = std::max<std::int64_t>(2, (kColdBytes + bytes - 1) / bytes);
+    const auto matrices = random_matrices(backend_, scheme, rows, cols, count);
+    const std::vector<float> x = random_floats(cols, 1.0F, 9);
+    std::vector<float> y(static_cast<std::size_t>(rows));
+    const Timing timing = time_each(options_.seconds_per_case, count, [&](std::int64_t i) {
+      backend_.linear(context(), {.x = x.data(),
+                                  .x_stride = cols,
+                                  .w = matrices[static_cast<std::size_t>(i)].get(),
+                                  .y = y.data(),
+                                  .y_stride = rows,
+                                  .num_rows = 1});
+    });
+    add_bytes(name, fmt::format("{} x {}, cold", rows, cols), timing, bytes);
+  }
+
+  void gemm(const std::string& name, QuantScheme scheme, std::int64_t rows, std::int64_t cols,
+            std::int64_t tokens) {
+    const auto matrices = random_matrices(backend_, scheme, rows, cols, 1);
+    const std::vector<float> x = random_floats(tokens * cols, 1.0F, 10);
+    std::vector<float> y(static_cast<std::size_t>(tokens * rows));
+    const Timing timing = time_calls(options_.seconds_per_case, [&] {
+      backend_.linear(context(), {.x = x.data(),
+                                  .x_stride = cols,
+                                  .w = matrices.front().get(),
+                                  .y = y.data(),
+                                  .y_stride = rows,
+                                  .num_rows = tokens});
+    });
+    add_arithmetic(name, fmt::format("{} x {} x {}", tokens, rows, cols), timing,
+                   static_cast<double>(tokens) * static_cast<double>(rows * cols));
+  }
+
+  void layer_decode() {
+    const std::int64_t limit =
+        options_.memory_bytes > 0 ? options_.memory_bytes : available_memory_bytes() / 2;
+    const std::int64_t num_experts = std::clamp<std::int64_t>(
+        (limit - (std::int64_t{400} << 20)) / M3Layer::expert_bytes(), kM3TopExperts, 128);
+    M3Cache cache(kContext);
+    M3Layer layer(backend_, num_experts, kContext);
+    // A token after token, each with its own choice of experts; so many that the weights of the
+    // first are long gone when the last has run.
+    constexpr std::int64_t kTokens = 16;
+    const std::vector<float> inputs = random_floats(kTokens * kM3Hidden, 1.0F, 11);
+    std::vector<float> x;
+    const Timing timing = time_each(options_.seconds_per_case, kTokens, [&](std::int64_t t) {
+      x.assign(inputs.begin() + t * kM3Hidden, inputs.begin() + (t + 1) * kM3Hidden);
+      layer.run(backend_, context(), cache.batch(1, kContext), cache.view(), x.data());
+    });
+    constexpr std::int64_t kVector = 72;  // bytes of 128 values
+    const std::int64_t cache_bytes =
+        kContext * kVector + 4 * 16 * 128 * 2 * kVector;  // index keys; K and V of 16 blocks
+    add_bytes("layer_decode",
+              fmt::format("1 token at {}K, {} experts", kContext / 1024, num_experts), timing,
+              layer.bytes_per_token() + cache_bytes);
+  }
+
+  void index_decode() {
+    M3Cache cache(4 * kContext);
+    const AttentionShape shape = kM3Attention;
+    const std::vector<float> index_q =
+        random_floats(shape.num_index_heads * shape.index_head_dim, 1.0F, 12);
+    std::vector<std::int32_t> blocks(
+        static_cast<std::size_t>(shape.num_index_heads * shape.top_k_blocks));
+    const Timing timing = time_calls(options_.seconds_per_case, [&] {
+      backend_.index_topk(context(), {.index_q = index_q.data(),
+                                      .shape = shape,
+                                      .batch = cache.batch(1, 4 * kContext),
+                                      .cache = cache.view(),
+                                      .blocks = blocks.data()});
+    });
+    add_bytes("index_decode", "1 token at 128K, nvfp4", timing, std::int64_t{72} * 4 * kContext);
+  }
+
+  void prefill() {
+    M3Cache cache(kContext);
+    const AttentionShape shape = kM3Attention;
+    const std::int64_t width = shape.num_heads * shape.head_dim;
+    const std::vector<float> q = random_floats(kPrefillTokens * width, 1.0F, 13);
+    const std::vector<float> index_q =
+        random_floats(kPrefillTokens * shape.num_index_heads * shape.index_head_dim, 1.0F, 14);
+    std::vector<float> out(q.size());
+    std::vector<std::int32_t> blocks(
+        static_cast<std::size_t>(kPrefillTokens * shape.num_index_heads * shape.top_k_blocks));
+    const BatchView batch = cache.batch(kPrefillTokens, kContext);
+    const std::string what =
+        fmt::format("{}K tokens ending at {}K, nvfp4", kPrefillTokens / 1024, kContext / 1024);
+    // Keys that a query at the middle of the chunk sees.
+    const double keys = kContext - kPrefillTokens / 2.0;
+    const auto run_index = [&] {
+      backend_.index_topk(context(), {.index_q = index_q.data(),
+                                      .shape = shape,
+                                      .batch = batch,
+                                      .cache = cache.view(),
+                                      .blocks = blocks.data()});
+    };
+    const auto run_attention = [&](const std::int32_t* list) {
+      backend_.attention(context(), {.q = q.data(),
+                                     .shape = shape,
+                                     .scale = 1.0F / std::sqrt(128.0F),
+                                     .batch = batch,
+                                     .cache = cache.view(),
+                                     .blocks = list,
+                                     .out = out.data()});
+    };
+    const double index_work = kPrefillTokens * keys * 4 * 128;
+    add_arithmetic("index_prefill", what, time_calls(options_.seconds_per_case, run_index),
+                   index_work);
+    const double sparse_work = double{kPrefillTokens} * 16 * 128 * 64 * 256;
+    const Timing sparse = time_calls(options_.seconds_per_case, [&] {
+      run_index();
+      run_attention(blocks.data());
+    });
+    add_arithmetic("sparse_prefill", what + ", indexer included", sparse, index_work + sparse_work);
+    const Timing dense = time_calls(options_.seconds_per_case, [&] { run_attention(nullptr); });
+    add_arithmetic("dense_prefill", what, dense, kPrefillTokens * keys * 64 * 256);
+    report_.sparse_prefill_gain = dense.best / sparse.best;
+  }
+
+  void measure_arithmetic() {
+    const cpu::Kernels kernels = cpu::kernels_of(machine_.best_isa);
+    constexpr std::int64_t kSteps = 1 << 16;
+    float sink = 0;
+    const Timing timing = time_calls(options_.seconds_per_case / 4, [&] {
+      pool_.parallel_for(pool_.num_threads(), [&](std::int64_t, int thread) {
+        const float sum = kernels.table.memory->multiply_add(kSteps);
+        if (thread == 0) sink = sink + sum;
+      });
+    });
+    static_cast<void>(sink);
+    report_.multiply_adds_per_second =
+        static_cast<double>(kSteps * kMultiplyAddsPerStep * pool_.num_threads()) / timing.best;
+  }
+
+  /// Floors are filled in at the end, from the best bandwidth of the run.
+  KernelBenchReport finish() {
+    for (std::size_t i = 0; i < floors_.size(); ++i) {
+      KernelMeasurement& m = report_.measurements[i];
+      const Floor& floor = floors_[i];
+      const bool is_bytes = floor.bytes > 0;
+      const double rate =
+          is_bytes ? report_.read_bytes_per_second : report_.multiply_adds_per_second;
+      m.floor_seconds = (is_bytes ? floor.bytes : floor.multiply_adds) / rate;
+      m.floor = is_bytes ? fmt::format("{:.1f} MB at {:.1f} GB/s", floor.bytes / 1e6, rate / kGiga)
+                         : fmt::format("{:.1f} G multiply-adds at {:.0f} G/s",
+                                       floor.multiply_adds / kGiga, rate / kGiga);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  struct Floor {
+    double bytes = 0;
+    double multiply_adds = 0;
+  };
+
+  OpContext context() { return {.pool = &pool_, .scratch = &scratch_}; }
+
+  void add(const std::string& name, const std::string& shape, const Timing& timing, Floor floor) {
+    report_.measurements.push_back({.name = name,
+                                    .shape = shape,
+                                    .best_seconds = timing.best,
+                                    .median_seconds = timing.median,
+                                    .floor = {}});
+    floors_.push_back(floor);
+  }
+  void add_bytes(const std::string& name, const std::string& shape, const Timing& timing,
+                 std::int64_t bytes) {
+    add(name, shape, timing, {.bytes = static_cast<double>(bytes)});
+  }
+  void add_arithmetic(const std::string& name, const std::string& shape, const Timing& timing,
+                      double multiply_adds) {
+    add(name, shape, timing, {.multiply_adds = multiply_adds});
+  }
+
+  KernelBenchOptions options_;
+  Machine machine_;
+  Backend backend_;
+  ThreadPool pool_;
+  Scratch scratch_;
+  KernelBenchReport report_;
+  std::vector<Floor> floors_;
+};
+
+struct Case {
+  const char* name;
+  void (*run)(KernelBench&);
+};
+
+constexpr Case kCases[] = {
+    {"nvfp4_gemv", [](KernelBench& b) { b.gemv("nvfp4_gemv", QuantScheme::kNvfp4, 3072, 6144); }},
+    {"nvfp4_down_gemv",
+     [](KernelBench& b) { b.gemv("nvfp4_down_gemv", QuantScheme::kNvfp4, 6144, 3072); }},
+    {"mxfp8_gemv", [](KernelBench& b) { b.gemv("mxfp8_gemv", QuantScheme::kMxfp8, 9856, 6144); }},
+    {"bf16_gemv", [](KernelBench& b) { b.gemv("bf16_gemv", QuantScheme::kBF16, 16384, 6144); }},
+    {"nvfp4_gemm",
+     [](KernelBench& b) { b.gemm("nvfp4_gemm", QuantScheme::kNvfp4, 3072, 6144, 64); }},
+    {"mxfp8_gemm",
+     [](KernelBench& b) { b.gemm("mxfp8_gemm", QuantScheme::kMxfp8, 6144, 6144, 256); }},
+    {"layer_decode", [](KernelBench& b) { b.layer_decode(); }},
+    {"index_decode", [](KernelBench& b) { b.index_decode(); }},
+    {"prefill", [](KernelBench& b) { b.prefill(); }},
+};
+
+void check_names(const std::vector<std::string>& only) {
+  for (const std::string& name : only) {
+    if (std::ranges::find(kCases, name, &Case::name) != std::end(kCases)) continue;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("benchmark '{}' is not one of {}", name,
+                                                         fmt::join(kernel_bench_cases(), ", ")));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> kernel_bench_cases() {
+  std::vector<std::string> names;
+  for (const Case& c : kCases) names.emplace_back(c.name);
+  return names;
+}
+
+KernelBenchReport run_kernel_bench(const KernelBenchOptions& options,
+                                   const std::function<void(const std::string&)>& progress) {
+  check_names(options.only);
+  KernelBench bench(options);
+  bench.measure_arithmetic();
+  for (const Case& c : kCases) {
+    if (!options.only.empty() && std::ranges::find(options.only, c.name) == options.only.end()) {
+      continue;
+    }
+    if (progress) progress(c.name);
+    bench.measure_machine();
+    c.run(bench);
+  }
+  bench.measure_machine();
+  return bench.finish();
+}
+
+}  // namespace winnow::ops
