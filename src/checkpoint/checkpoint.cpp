@@ -150,24 +150,36 @@ TensorView Checkpoint::view(std::string_view name) const {
   return view;
 }
 
-void Checkpoint::will_need(const TensorView& view) const {
-  for (const SafetensorsFile& file : files_) {
+namespace {
+
+/// Calls use(file, offset) for the mapped file that holds `data`, if any does.
+template <typename Use>
+void with_file_of(const std::byte* data, const std::vector<SafetensorsFile>& files, Use use) {
+  const std::less<> before;  // a total order also between different mappings
+  for (const SafetensorsFile& file : files) {
     const auto bytes = file.file().bytes();
-    const std::less<> before;
-    if (before(view.data, bytes.data()) || !before(view.data, bytes.data() + bytes.size()))
-      continue;
-    file.file().will_need(view.data - bytes.data(), view.num_bytes());
+    if (before(data, bytes.data()) || !before(data, bytes.data() + bytes.size())) continue;
+    use(file.file(), data - bytes.data());
+    return;
   }
 }
 
+}  // namespace
+
+void Checkpoint::will_need(const TensorView& view) const {
+  with_file_of(view.data, files_, [&](const MappedFile& file, std::int64_t offset) {
+    file.will_need(offset, view.num_bytes());
+  });
+}
+
 void Checkpoint::drop(const TensorView& view) const {
-  for (const SafetensorsFile& file : files_) {
-    const auto bytes = file.file().bytes();
-    const std::less<> before;
-    if (before(view.data, bytes.data()) || !before(view.data, bytes.data() + bytes.size()))
-      continue;
-    file.file().drop(view.data - bytes.data(), view.num_bytes());
-  }
+  drop({view.data, static_cast<std::size_t>(view.num_bytes())});
+}
+
+void Checkpoint::drop(std::span<const std::byte> part_of_a_view) const {
+  with_file_of(part_of_a_view.data(), files_, [&](const MappedFile& file, std::int64_t offset) {
+    file.drop(offset, static_cast<std::int64_t>(part_of_a_view.size()));
+  });
 }
 
 }  // namespace winnow

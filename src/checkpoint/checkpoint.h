@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -51,6 +51,7 @@ class Checkpoint {
   /// dropped view again is allowed and pages it in again.
   void will_need(const TensorView& view) const;
   void drop(const TensorView& view) const;
+  void drop(std::span<const std::byte> part_of_a_view) const;
 
  private:
   void open(ProblemList& problems);

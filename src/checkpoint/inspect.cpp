@@ -159,7 +159,7 @@ void inspect_front_end(Inspection& inspection) {
   }
 }
 
-void inspect_weights(Inspection& inspection, ProblemList& problems) {
+void inspect_weights(Inspection& inspection, bool check_scales, ProblemList& problems) {
   const Checkpoint checkpoint(inspection.folder, problems);
   inspection.num_files = static_cast<int>(checkpoint.files().size());
   inspection.num_tensors = static_cast<std::int64_t>(checkpoint.num_tensors());
@@ -167,7 +167,9 @@ void inspect_weights(Inspection& inspection, ProblemList& problems) {
     for (const StoredTensor& tensor : file.tensors()) inspection.tensor_bytes += tensor.num_bytes;
   }
   if (!inspection.config) return;
-  const ModelWeights weights = load_weights(checkpoint, *inspection.config, {}, problems);
+  const ModelWeights weights =
+      load_weights(checkpoint, *inspection.config,
+                   {.check_scales = check_scales, .keep_scales = false}, problems);
   inspection.weights = sum_weights(weights);
   inspection.ignored = sum_ignored(weights.ignored);
 }
@@ -250,7 +252,7 @@ std::string bytes_text(std::int64_t num_bytes) {
   return unit == 0 ? fmt::format("{} B", num_bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
-Inspection inspect_checkpoint(const std::filesystem::path& folder) {
+Inspection inspect_checkpoint(const std::filesystem::path& folder, bool check_scales) {
   Inspection inspection;
   inspection.folder = folder;
   if (!std::filesystem::is_directory(folder)) {
@@ -262,7 +264,7 @@ Inspection inspect_checkpoint(const std::filesystem::path& folder) {
     ModelConfig config = read_model_config(folder, problems);
     if (problems.empty()) inspection.config = std::move(config);
   });
-  collect(problems, [&] { inspect_weights(inspection, problems); });
+  collect(problems, [&] { inspect_weights(inspection, check_scales, problems); });
   if (inspection.config) inspection.cache = cache_bytes(*inspection.config);
   inspection.problems.assign(problems.all().begin(), problems.all().end());
   inspect_front_end(inspection);

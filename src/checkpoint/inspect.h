@@ -60,9 +60,10 @@ struct Inspection {
   bool is_usable() const { return problems.empty(); }
 };
 
-/// Reads headers, scales and small vectors; never the weights themselves. Collects every problem
-/// instead of throwing; a folder that does not exist is a problem too.
-Inspection inspect_checkpoint(const std::filesystem::path& folder);
+/// Reads headers, small vectors and, with `check_scales`, every scale (a tenth of an M3.1
+/// checkpoint); never the weights themselves. Collects every problem instead of throwing; a folder
+/// that does not exist is a problem too.
+Inspection inspect_checkpoint(const std::filesystem::path& folder, bool check_scales = true);
 
 /// For people, ends with a line that says whether the model can be served.
 std::string render_inspection(const Inspection& inspection);

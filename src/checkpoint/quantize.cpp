@@ -218,6 +218,10 @@ void Quantizer::for_each_piece(const WeightMatrix& matrix, Use use) {
     piece_.resize(static_cast<std::size_t>((end - row) * matrix.cols));
     dequantize_rows(matrix, row, end, piece_.data(), codecs_);
     use(row, std::span<const float>(piece_));
+    // The scales, where the input has any, go with the whole matrix.
+    const std::int64_t row_bytes = matrix.data.num_bytes() / matrix.rows;
+    checkpoint_.drop(
+        {matrix.data.data + row * row_bytes, static_cast<std::size_t>((end - row) * row_bytes)});
   }
 }
 
@@ -357,7 +361,8 @@ QuantizeResult quantize_checkpoint(const std::filesystem::path& input,
   write_config(input, swap.folder());
   swap.copy_small_files();
   // What cannot be loaded does not appear.
-  load_weights(Checkpoint(swap.folder()), read_model_config(swap.folder()));
+  load_weights(Checkpoint(swap.folder()), read_model_config(swap.folder()),
+               {.check_scales = true, .keep_scales = false});
   swap.commit();
   return result;
 }

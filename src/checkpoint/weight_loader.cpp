@@ -282,7 +282,9 @@ void WeightLoader::read_global_scale(WeightMatrix& matrix) {
 void WeightLoader::check_scales(const WeightMatrix& matrix, const std::string& name) {
   if (!options_.check_scales) return;
   const bool is_e8m0 = matrix.scheme == QuantScheme::kMxfp8;
+  checkpoint_.will_need(matrix.scales);  // one request to the disk instead of a fault per few pages
   const std::int64_t bad = find_bad_scale(matrix.scales, is_e8m0);
+  if (!options_.keep_scales) checkpoint_.drop(matrix.scales);
   if (bad < 0) return;
   const std::int64_t per_row = matrix.scales.shape[1];
   const auto byte = std::to_integer<unsigned>(matrix.scales.data[bad]);

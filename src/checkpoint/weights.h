@@ -90,9 +90,11 @@ struct ModelWeights {
 };
 
 struct WeightLoadOptions {
-  /// Reads every scale and refuses NaN, negative or useless ones (spec/cases C2). Touches the scale
-  /// bytes of the whole checkpoint once; they stay in the page cache for the packer.
+  /// Reads every scale and refuses NaN, negative or useless ones: one bad scale silences a matrix or
+  /// fills it with NaN. Touches the scale bytes of the whole checkpoint once.
   bool check_scales = true;
+  /// Leaves them mapped for the packer that comes next; else their pages are let go once checked.
+  bool keep_scales = true;
 };
 
 /// Matches the checkpoint with the config: every tensor the model needs must be there with the
