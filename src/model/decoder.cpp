@@ -166,6 +166,12 @@ void Decoder::run(const Batch& batch, std::span<float> logits) {
                             .out = work_->residual});
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const PackedLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    insert_keys(layer, weights);
+    // A trace wants to see every token; else the last layer goes on with those it needs.
+    if (layer == config_.num_layers - 1 && trace_ == nullptr) {
+      keep_logit_rows(layer);
+      if (step_.view().num_tokens == 0) return;
+    }
     run_attention(layer, weights);
     run_mlp(layer, weights);
     if (trace_ != nullptr) {
@@ -174,10 +180,28 @@ void Decoder::run(const Batch& batch, std::span<float> logits) {
           {work_->residual, batch.tokens.size() * static_cast<std::size_t>(config_.hidden_size)});
     }
   }
-  write_logits(batch, logits.data());
+  write_logits(logits.data());
 }
 
-void Decoder::run_attention(int layer, const PackedLayer& weights) {
+void Decoder::keep_logit_rows(int layer) {
+  step_.keep_logit_rows();
+  const ops::AttentionShape shape = attention_shape(layer);
+  const std::int64_t heads = std::int64_t{shape.num_heads} * shape.head_dim;
+  const std::int64_t index_heads = std::int64_t{shape.num_index_heads} * shape.index_head_dim;
+  std::int64_t to = 0;
+  for (const std::int32_t from : step_.kept_tokens()) {
+    if (from != to) {  // ascending, so a row never lands on one that is still to move
+      std::copy_n(work_->residual + from * std::int64_t{config_.hidden_size}, config_.hidden_size,
+                  work_->residual + to * config_.hidden_size);
+      std::copy_n(work_->q + from * heads, heads, work_->q + to * heads);
+      std::copy_n(work_->index_q + from * index_heads, index_heads,
+                  work_->index_q + to * index_heads);
+    }
+    ++to;
+  }
+}
+
+void Decoder::insert_keys(int layer, const PackedLayer& weights) {
   const ops::BatchView batch = step_.view();
   const ops::AttentionShape shape = attention_shape(layer);
   const bool is_sparse = shape.num_index_heads > 0;
@@ -196,6 +220,12 @@ void Decoder::run_attention(int layer, const PackedLayer& weights) {
                                  .cache = cache_view(),
                                  .q = work_->q,
                                  .index_q = is_sparse ? work_->index_q : nullptr});
+}
+
+void Decoder::run_attention(int layer, const PackedLayer& weights) {
+  const ops::BatchView batch = step_.view();
+  const ops::AttentionShape shape = attention_shape(layer);
+  const bool is_sparse = shape.num_index_heads > 0;
   if (is_sparse) {
     backend_.index_topk(context_, {.index_q = work_->index_q,
                                    .shape = shape,
@@ -268,12 +298,13 @@ void Decoder::run_mlp(int layer, const PackedLayer& weights) {
   }
 }
 
-void Decoder::write_logits(const Batch& batch, float* logits) {
+void Decoder::write_logits(float* logits) {
   const std::int64_t hidden = config_.hidden_size;
-  const std::int64_t num_rows = std::ssize(batch.logit_rows);
+  const std::span<const std::int32_t> rows = step_.logit_rows();
+  const std::int64_t num_rows = std::ssize(rows);
   if (num_rows == 0) return;
   for (std::int64_t i = 0; i < num_rows; ++i) {
-    const std::int64_t row = batch.logit_rows[static_cast<std::size_t>(i)];
+    const std::int64_t row = rows[static_cast<std::size_t>(i)];
     std::copy_n(work_->residual + row * hidden, hidden, work_->normed + i * hidden);
   }
   norm(work_->normed, weights_.final_norm, num_rows, work_->normed);

@@ -49,9 +49,11 @@ class Decoder final : public ModelRunner {
   struct Workspace;
 
   ops::AttentionShape attention_shape(int layer) const;
+  void insert_keys(int layer, const PackedLayer& weights);
+  void keep_logit_rows(int layer);
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
-  void write_logits(const Batch& batch, float* logits);
+  void write_logits(float* logits);
   void norm(const float* x, const std::vector<float>& weight, std::int64_t num_rows, float* out);
 
   ModelConfig config_;

@@ -42,6 +42,8 @@ void FlatBatch::reserve(std::int32_t max_num_tokens) {
   positions_.reserve(static_cast<std::size_t>(max_num_tokens));
   sequence_of_.reserve(static_cast<std::size_t>(max_num_tokens));
   slices_.reserve(static_cast<std::size_t>(max_num_tokens));
+  kept_tokens_.reserve(static_cast<std::size_t>(max_num_tokens));
+  logit_rows_.reserve(static_cast<std::size_t>(max_num_tokens));
 }
 
 void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
@@ -51,6 +53,7 @@ void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
   for (const TokenId token : batch.tokens) {
     require(token >= 0 && token < limits.vocab_size, "token {} of {}", token, limits.vocab_size);
   }
+  logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
   std::int32_t previous = -1;
   for (const std::int32_t row : batch.logit_rows) {
     require(row > previous && row < num_tokens, "logits of token {} of {}, after {}", row,
@@ -82,6 +85,40 @@ void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
   }
   require(std::ssize(positions_) == num_tokens, "sequences cover {} tokens of {}",
           positions_.size(), num_tokens);
+}
+
+void FlatBatch::keep_logit_rows() {
+  kept_tokens_.clear();
+  std::size_t next = 0;  // first row of logits that no earlier sequence has
+  for (ops::SequenceSlice& slice : slices_) {
+    const std::size_t begin = next;
+    while (next < logit_rows_.size() && logit_rows_[next] < slice.first_token + slice.num_tokens) {
+      ++next;
+    }
+    const auto first_kept = static_cast<std::int32_t>(kept_tokens_.size());
+    if (begin == next) {
+      slice = {.first_token = first_kept,
+               .num_tokens = 0,
+               .first_position = slice.first_position,
+               .block_table = slice.block_table};
+      continue;
+    }
+    const std::int32_t first = logit_rows_[begin];
+    const std::int32_t last = logit_rows_[next - 1];
+    for (std::int32_t t = first; t <= last; ++t) kept_tokens_.push_back(t);
+    for (std::size_t i = begin; i < next; ++i) logit_rows_[i] += first_kept - first;
+    slice = {.first_token = first_kept,
+             .num_tokens = last - first + 1,
+             .first_position = slice.first_position + first - slice.first_token,
+             .block_table = slice.block_table};
+  }
+  for (std::size_t i = 0; i < kept_tokens_.size(); ++i) {
+    const auto from = static_cast<std::size_t>(kept_tokens_[i]);
+    positions_[i] = positions_[from];
+    sequence_of_[i] = sequence_of_[from];
+  }
+  positions_.resize(kept_tokens_.size());
+  sequence_of_.resize(kept_tokens_.size());
 }
 
 ops::BatchView FlatBatch::view() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/batch.h"
@@ -27,13 +28,22 @@ class FlatBatch {
   /// fault must cost its batch, not the process.
   void assign(const Batch& batch, const BatchLimits& limits);
 
+  /// Drops the tokens that come before a sequence's first row of logits, or after its last: what
+  /// the last layer need not compute once every K and V is in the cache. The i-th of kept_tokens()
+  /// is then token i of the view, and logit_rows() point into the view.
+  void keep_logit_rows();
+
   ops::BatchView view() const;
+  std::span<const std::int32_t> kept_tokens() const { return kept_tokens_; }  // ascending
+  std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
   std::int64_t num_positions() const { return num_positions_; }  // one above the highest
 
  private:
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> sequence_of_;
   std::vector<ops::SequenceSlice> slices_;
+  std::vector<std::int32_t> kept_tokens_;
+  std::vector<std::int32_t> logit_rows_;
   std::int64_t num_positions_ = 0;
 };
 

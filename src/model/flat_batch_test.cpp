@@ -40,6 +40,35 @@ TEST(FlatBatch, FlattensSequencesAndSkipsEmptyOnes) {
   EXPECT_EQ(flat.num_positions(), 9);
 }
 
+TEST(FlatBatch, KeepsFromTheFirstToTheLastRowOfLogitsOfEachSequence) {
+  Good good;
+  good.batch.tokens = {5, 6, 7, 8, 9, 10};
+  good.batch.sequences[2].num_tokens = 3;
+  good.batch.logit_rows = {1, 3, 5};
+  FlatBatch flat;
+  flat.assign(good.batch, kLimits);
+  flat.keep_logit_rows();
+  const ops::BatchView view = flat.view();
+  const auto list = [](const auto& span) {
+    return std::vector<std::int32_t>(span.begin(), span.end());
+  };
+  EXPECT_EQ(list(flat.kept_tokens()), (std::vector<std::int32_t>{1, 3, 4, 5}));
+  EXPECT_EQ(list(flat.logit_rows()), (std::vector<std::int32_t>{0, 1, 3}));
+  EXPECT_EQ(std::vector(view.positions, view.positions + view.num_tokens),
+            (std::vector<std::int32_t>{7, 0, 1, 2}));
+  EXPECT_EQ(std::vector(view.sequence_of, view.sequence_of + view.num_tokens),
+            (std::vector<std::int32_t>{0, 2, 2, 2}));
+  EXPECT_EQ(view.sequences[0].first_position, 7);
+  EXPECT_EQ(view.sequences[0].num_tokens, 1);
+  EXPECT_EQ(view.sequences[1].num_tokens, 0);
+  EXPECT_EQ(view.sequences[2].first_token, 1);
+
+  good.batch.logit_rows = {};
+  flat.assign(good.batch, kLimits);
+  flat.keep_logit_rows();
+  EXPECT_EQ(flat.view().num_tokens, 0);
+}
+
 template <typename Change>
 void expect_refused(const Change& change) {
   Good good;

@@ -14,7 +14,7 @@ constexpr DecoderOptions kNvfp4{.kv_dtype = CacheDType::kNvfp4,
                                 .index_dtype = CacheDType::kNvfp4,
                                 .dequant = DequantMode::kE4M3,
                                 .max_num_batched_tokens = 2304,
-                                .num_threads = 2};
+                                .num_threads = 1};
 constexpr CacheDType kAllDTypes[] = {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8,
                                      CacheDType::kNvfp4};
 
@@ -62,7 +62,8 @@ TEST(CacheCases, FullBatchOfSingleTokensAndEmptyRowsBehindIt) {
   const TestModel model{RandomCheckpoint{}};
   for (const std::string& backend : backend_names()) {
     SCOPED_TRACE(backend);
-    const LoadedModel loaded = model.load(backend, {.max_num_batched_tokens = kSequences});
+    const LoadedModel loaded =
+        model.load(backend, {.max_num_batched_tokens = kSequences, .num_threads = 1});
     Decoder& decoder = *loaded.decoder;
     allocate_pool(decoder, 64, PoolState::kPoisoned);
     RandomInputs random(41);
@@ -133,7 +134,8 @@ TEST(CacheCases, OneTokenAfterAFullHitInDenseLayers) {
   const TestModel model(checkpoint);
   for (const std::string& backend : backend_names()) {
     SCOPED_TRACE(backend);
-    const LoadedModel loaded = model.load(backend, {.max_num_batched_tokens = 128});
+    const LoadedModel loaded =
+        model.load(backend, {.max_num_batched_tokens = 128, .num_threads = 1});
     Decoder& decoder = *loaded.decoder;
     RandomInputs random(52);
     const auto prompt = random_tokens(65, decoder.vocab_size(), random);
@@ -156,8 +158,10 @@ TEST(CacheCases, BlockZeroReusedByAShorterRequest) {
   for (const CacheDType dtype : kAllDTypes) {
     for (const std::string& backend : backend_names()) {
       SCOPED_TRACE(backend + " " + std::string(cache_dtype_name(dtype)));
-      const LoadedModel loaded = model.load(
-          backend, {.kv_dtype = dtype, .index_dtype = dtype, .max_num_batched_tokens = 32});
+      const LoadedModel loaded = model.load(backend, {.kv_dtype = dtype,
+                                                      .index_dtype = dtype,
+                                                      .max_num_batched_tokens = 32,
+                                                      .num_threads = 1});
       Decoder& decoder = *loaded.decoder;
       RandomInputs random(53);
       const auto x = random_tokens(16, decoder.vocab_size(), random);
@@ -177,7 +181,8 @@ TEST(CacheCases, CopiedBlockContinuesAsTheOriginal) {
   const TestModel model{RandomCheckpoint{}};
   for (const CacheDType dtype : kAllDTypes) {
     const LoadedModel loaded = model.load(
-        best_backend(), {.kv_dtype = dtype, .index_dtype = dtype, .max_num_batched_tokens = 128});
+        best_backend(),
+        {.kv_dtype = dtype, .index_dtype = dtype, .max_num_batched_tokens = 128, .num_threads = 1});
     Decoder& decoder = *loaded.decoder;
     allocate_pool(decoder, 16, PoolState::kPoisoned);
     RandomInputs random(54);

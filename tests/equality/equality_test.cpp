@@ -20,7 +20,7 @@ struct Numerics {
   CacheDType index;
   DequantMode mode;
 
-  DecoderOptions options(int num_threads = 2) const {
+  DecoderOptions options(int num_threads = 1) const {
     return {.kv_dtype = kv,
             .index_dtype = index,
             .dequant = mode,
@@ -88,6 +88,9 @@ class Equality {
   }
 
   /// The prompt in chunks, each in a batch with others: chunks, single tokens, empty sequences.
+  /// In chunks that ask for the logits of some rows only: often none, or the last.
+  ::testing::AssertionResult some_rows(const std::string& backend, std::int64_t chunk_tokens) const;
+
   ::testing::AssertionResult in_a_batch(const std::string& backend,
                                         std::int64_t chunk_tokens) const;
 
@@ -130,13 +133,62 @@ class Equality {
   return equals(logits);
 }
 
+::testing::AssertionResult Equality::some_rows(const std::string& backend,
+                                               std::int64_t chunk_tokens) const {
+  const LoadedModel loaded = model_.load(backend, numerics_.options());
+  Decoder& decoder = *loaded.decoder;
+  allocate_pool(decoder, kPoolBlocks, PoolState::kPoisoned);
+  TestSequence ours(decoder, highest_rows_first(decoder, kBlocks));
+  TestSequence other(decoder, ascending_rows(kBlocks));
+  const auto vocab = static_cast<std::size_t>(decoder.vocab_size());
+  std::span<const TokenId> rest(prompt_);
+  while (!rest.empty()) {
+    const auto count = std::min(rest.size(), static_cast<std::size_t>(chunk_tokens));
+    const auto first = static_cast<std::size_t>(ours.length());
+    Batch batch;
+    if (other.length() < 200) other.add_to(batch, random_tokens(3, decoder.vocab_size(), random_));
+    const auto begin = static_cast<std::int32_t>(batch.tokens.size());
+    ours.add_to(batch, rest.first(count));
+    const std::int64_t keep_one_in = 1 + random_.below(8);
+    std::erase_if(batch.logit_rows, [&](std::int32_t) { return random_.below(keep_one_in) > 0; });
+    const std::vector<float> logits = run_batch(decoder, batch);
+    for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      if (batch.logit_rows[i] < begin) continue;
+      const std::size_t token = first + static_cast<std::size_t>(batch.logit_rows[i] - begin);
+      const auto result =
+          bits_equal(std::span(expected_).subspan(token * vocab, vocab),
+                     std::span(logits).subspan(i * vocab, vocab), {decoder.vocab_size()});
+      if (!result) return ::testing::AssertionFailure() << result.message() << ", token " << token;
+    }
+    rest = rest.subspan(count);
+  }
+  return ::testing::AssertionSuccess();
+}
+
+TEST(Equality, LogitsOfSomeRowsEqualThoseOfAll) {
+  for (const bool is_last_sparse : {false, true}) {
+    RandomCheckpoint checkpoint = mixed_layers();
+    checkpoint.layers.back().is_sparse_attention = is_last_sparse;
+    const Equality e(checkpoint, {CacheDType::kNvfp4, CacheDType::kNvfp4, DequantMode::kE4M3});
+    SCOPED_TRACE(e.describe());
+    for (const std::string& backend : backend_names()) {
+      SCOPED_TRACE(backend);
+      for (const std::int64_t chunk : {1, 7, 16, 100, 500}) {
+        ASSERT_TRUE(e.some_rows(backend, chunk)) << "chunks of " << chunk;
+      }
+    }
+  }
+}
+
 TEST(Equality, EveryCacheDtypeAndModeWholeChunkedAndInABatch) {
   for (const Numerics& numerics : all_numerics()) {
     const Equality e(mixed_layers(), numerics);
     SCOPED_TRACE(e.describe());
     for (const std::string& backend : backend_names()) {
       SCOPED_TRACE(backend);
-      ASSERT_TRUE(e.alone(backend, 2, kMaxTokens, true));
+      // Planes are read one at a time: mixed dtypes need only one kernel set.
+      if (numerics.kv != numerics.index && backend != best_backend()) continue;
+      ASSERT_TRUE(e.alone(backend, 1, kMaxTokens, true));
       ASSERT_TRUE(e.alone(backend, 1, 7, false));
       ASSERT_TRUE(e.in_a_batch(backend, 100));
     }
@@ -150,10 +202,10 @@ TEST(Equality, EveryChunkLengthAndThreadCount) {
     for (const std::string& backend : backend_names()) {
       SCOPED_TRACE(backend);
       for (const std::int64_t chunk : {1, 7, 16, 100, 128, 512}) {
-        ASSERT_TRUE(e.alone(backend, 2, chunk, true)) << "chunks of " << chunk;
+        ASSERT_TRUE(e.alone(backend, 1, chunk, true)) << "chunks of " << chunk;
         ASSERT_TRUE(e.in_a_batch(backend, chunk)) << "in a batch, chunks of " << chunk;
       }
-      for (const int num_threads : {1, 2, 3, 5}) {
+      for (const int num_threads : {2, 3, 5}) {
         ASSERT_TRUE(e.alone(backend, num_threads, 100, false)) << num_threads << " threads";
       }
     }
@@ -181,8 +233,8 @@ TEST(Equality, EveryWeightScheme) {
     SCOPED_TRACE(e.describe());
     for (const std::string& backend : backend_names()) {
       SCOPED_TRACE(backend);
-      ASSERT_TRUE(e.alone(backend, 2, kMaxTokens, true));
-      ASSERT_TRUE(e.alone(backend, 2, 7, false));
+      ASSERT_TRUE(e.alone(backend, 1, kMaxTokens, true));
+      ASSERT_TRUE(e.alone(backend, 1, 7, false));
       ASSERT_TRUE(e.in_a_batch(backend, 100));
     }
   }
@@ -190,14 +242,15 @@ TEST(Equality, EveryWeightScheme) {
 
 TEST(Equality, M31HeadShape) {
   RandomCheckpoint checkpoint = random_m31();
-  checkpoint.layers.resize(2);
+  checkpoint.layers = {{.is_sparse_attention = true, .is_moe = true}};
   const Equality e(checkpoint, {CacheDType::kNvfp4, CacheDType::kNvfp4, DequantMode::kE4M3});
   // 17 blocks of 128: more than kMaxTokens, so in chunks throughout.
   SCOPED_TRACE(e.describe());
   for (const std::string& backend : backend_names()) {
     SCOPED_TRACE(backend);
-    ASSERT_TRUE(e.alone(backend, 2, 512, true));
-    ASSERT_TRUE(e.alone(backend, 2, 128, false));
+    ASSERT_TRUE(e.alone(backend, 1, 300, true));
+    if (backend != best_backend()) continue;
+    ASSERT_TRUE(e.alone(backend, 1, 128, false));
     ASSERT_TRUE(e.in_a_batch(backend, 300));
   }
 }
@@ -212,7 +265,7 @@ TEST(Equality, UnusualSwigluConstantsChangeTheOutputAlikeOnEveryBackend) {
   const Equality e(unusual, kNumerics);
   for (const std::string& backend : backend_names()) {
     SCOPED_TRACE(backend);
-    ASSERT_TRUE(e.alone(backend, 2, kMaxTokens, true));
+    ASSERT_TRUE(e.alone(backend, 1, kMaxTokens, true));
   }
   const TestModel model(unusual);
   const LoadedModel loaded = model.load("scalar", kNumerics.options());

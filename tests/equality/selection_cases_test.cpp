@@ -43,7 +43,7 @@ Outcome run(const TestModel& model, const std::string& backend, const std::vecto
                            .index_dtype = CacheDType::kBF16,
                            .max_num_batched_tokens = static_cast<std::int32_t>(
                                std::min<std::int64_t>(chunk_tokens, std::ssize(tokens))),
-                           .num_threads = 2});
+                           .num_threads = 1});
   Decoder& decoder = *loaded.decoder;
   const auto num_blocks =
       static_cast<std::int32_t>(std::ssize(tokens) / decoder.block_tokens()) + 1;
