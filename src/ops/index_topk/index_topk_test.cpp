@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "formats/bulk_codecs.h"
 #include "ops/testing/attention_shapes.h"
@@ -205,6 +206,45 @@ TEST(IndexTopk, EveryBlockCountAroundTopK) {
                                     {static_cast<std::int64_t>(sequences.size()),
                                      shape.heads.num_index_heads, shape.heads.top_k_blocks}));
   });
+}
+
+// Fault A6: scores that turn zero at great length. One key differs from zero, in the first quarter.
+TEST(IndexTopk, FindsAPlantedKeyInTheFirstQuarterOfALongContext) {
+  AttentionCaseShape shape = testing::attention_case_shapes()[0];
+  shape.index_dtype = shape.kv_dtype = CacheDType::kNvfp4;
+  for (const std::int32_t context : {131072, 262144}) {
+    const std::int32_t num_blocks = context / shape.block_tokens + 1;
+    testing::RandomInputs random(static_cast<std::uint64_t>(context));
+    SCOPED_TRACE(random.describe());
+    const testing::TestBatch batch({{context, 5}}, shape.block_tokens, num_blocks, random);
+    const CacheRowLayout layout(shape.row());
+    const Buffer pool(layout.row_bytes() * num_blocks, "zeroed pool");
+    const std::int32_t planted = context / 4 - 77;
+    const CachePlane plane = layout.index_k(kLayer);
+    const std::int64_t row_number =
+        batch.view().sequences[0].block_table[planted / shape.block_tokens];
+    std::byte* const row = pool.data() + row_number * layout.row_bytes();
+    const int slot = planted % shape.block_tokens;
+    const std::vector<float> key(static_cast<std::size_t>(plane.dim), 1.0F);
+    encode_cache_vector(plane.dtype, key, plane.data(row, slot), plane.scales(row, slot),
+                        kScalarCodecs);
+    const std::vector<float> index_q(
+        static_cast<std::size_t>(5 * shape.heads.num_index_heads * shape.heads.index_head_dim),
+        1.0F);
+    // Equal scores go to the lower block: 0 to 13, the planted one, the query's own.
+    std::vector<std::int32_t> expected(16);
+    std::iota(expected.begin(), expected.end(), 0);
+    expected[14] = planted / shape.block_tokens;
+    expected[15] = context / shape.block_tokens;
+    testing::for_each_backend([&](const Backend& backend, const OpContext& context_of_backend) {
+      const auto blocks =
+          run(backend, context_of_backend, shape, batch.view(),
+              {.pool = pool.data(), .layout = &layout, .mode = shape.mode}, index_q);
+      for (std::size_t begin = 0; begin < blocks.size(); begin += 16) {
+        EXPECT_TRUE(testing::bits_equal(expected, std::span(blocks).subspan(begin, 16), {16}));
+      }
+    });
+  }
 }
 
 TEST(IndexTopk, NaNScoresCountAsMinusInfinity) {
