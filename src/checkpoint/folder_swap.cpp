@@ -51,7 +51,7 @@ void checked(Step step) {
 
 }  // namespace
 
-FolderSwap::FolderSwap(fs::path input, fs::path output, bool force)
+FolderSwap::FolderSwap(fs::path input, const fs::path& output, bool force)
     : input_(std::move(input)), output_(fs::weakly_canonical(output)) {
   if (fs::exists(output_)) {
     if (!fs::is_directory(output_)) {

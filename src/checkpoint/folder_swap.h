@@ -13,7 +13,7 @@ class FolderSwap {
   /// Creates the temporary folder. Throws Error{kInvalidArgument} when `output` is `input`, is not
   /// a folder, or is not empty: with `force` it may hold a checkpoint (a config.json), which
   /// commit() then replaces, but nothing else is ever deleted.
-  FolderSwap(std::filesystem::path input, std::filesystem::path output, bool force);
+  FolderSwap(std::filesystem::path input, const std::filesystem::path& output, bool force);
   ~FolderSwap();
   FolderSwap(const FolderSwap&) = delete;
   FolderSwap& operator=(const FolderSwap&) = delete;

@@ -37,26 +37,32 @@ std::optional<bool> flag_of_number(const json& entry) {
   return std::nullopt;
 }
 
-// Both spellings of one per-layer choice: `numbers` (0/1) and `names`; `absent` when neither is
-// there.
-std::vector<bool> layer_flags(const ConfigReader& numbers, const char* number_key,
-                              const ConfigReader& names, const char* name_key,
-                              std::pair<const char*, const char*> no_yes, std::size_t num_layers,
-                              bool absent) {
-  const std::vector<bool> by_number =
-      numbers.per_layer(number_key, num_layers, "0 or 1", flag_of_number);
-  const std::vector<bool> by_name = names.per_layer(
-      name_key, num_layers, fmt::format("\"{}\" or \"{}\"", no_yes.first, no_yes.second),
+// One yes/no choice per layer in its two spellings: a list of 0/1, and a list of names.
+struct LayerChoice {
+  const ConfigReader& numbers;
+  const char* number_key;
+  const ConfigReader& names;
+  const char* name_key;
+  const char* no;
+  const char* yes;
+  bool if_absent;  // when neither list is there
+};
+
+std::vector<bool> layer_flags(const LayerChoice& choice, std::size_t num_layers) {
+  std::vector<bool> by_number =
+      choice.numbers.per_layer(choice.number_key, num_layers, "0 or 1", flag_of_number);
+  std::vector<bool> by_name = choice.names.per_layer(
+      choice.name_key, num_layers, fmt::format("\"{}\" or \"{}\"", choice.no, choice.yes),
       [&](const json& entry) -> std::optional<bool> {
-        if (entry == no_yes.first || entry == no_yes.second) return entry == no_yes.second;
+        if (entry == choice.no || entry == choice.yes) return entry == choice.yes;
         return std::nullopt;
       });
   if (!by_number.empty() && !by_name.empty() && by_number != by_name) {
-    names.problem(fmt::format("{} and {} disagree", number_key, name_key));
+    choice.names.problem(fmt::format("{} and {} disagree", choice.number_key, choice.name_key));
   }
   if (!by_number.empty()) return by_number;
   if (!by_name.empty()) return by_name;
-  return std::vector<bool>(num_layers, absent);
+  return std::vector<bool>(num_layers, choice.if_absent);
 }
 
 void read_attention(const ConfigReader& text, ModelConfig& config, ProblemList& problems) {
@@ -133,9 +139,14 @@ void read_sparse_attention(const ConfigReader& text, ModelConfig& config, Proble
       published != nullptr ? object_or_empty(published) : object_or_empty(nullptr),
       "text_config.sparse_attention_config.", problems);
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
-  std::vector<bool> is_sparse =
-      layer_flags(sparse, "sparse_attention_freq", text, "layer_types",
-                  {"full_attention", "minimax_m3_sparse"}, num_layers, false);
+  std::vector<bool> is_sparse = layer_flags({.numbers = sparse,
+                                             .number_key = "sparse_attention_freq",
+                                             .names = text,
+                                             .name_key = "layer_types",
+                                             .no = "full_attention",
+                                             .yes = "minimax_m3_sparse",
+                                             .if_absent = false},
+                                            num_layers);
   if (published != nullptr && !sparse.boolean("use_sparse_attention", true)) {
     is_sparse.assign(num_layers, false);
   }
@@ -193,8 +204,14 @@ void read_sparse_attention(const ConfigReader& text, ModelConfig& config, Proble
 
 void read_mlp(const ConfigReader& text, ModelConfig& config) {
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
-  const std::vector<bool> is_moe = layer_flags(text, "moe_layer_freq", text, "mlp_layer_types",
-                                               {"dense", "sparse"}, num_layers, true);
+  const std::vector<bool> is_moe = layer_flags({.numbers = text,
+                                                .number_key = "moe_layer_freq",
+                                                .names = text,
+                                                .name_key = "mlp_layer_types",
+                                                .no = "dense",
+                                                .yes = "sparse",
+                                                .if_absent = true},
+                                               num_layers);
   for (std::size_t i = 0; i < num_layers; ++i) config.layers[i].is_moe = is_moe[i];
 
   const json* act = text.value("hidden_act");

@@ -90,8 +90,8 @@ struct ModelWeights {
 };
 
 struct WeightLoadOptions {
-  /// Reads every scale and refuses NaN, negative or useless ones: one bad scale silences a matrix or
-  /// fills it with NaN. Touches the scale bytes of the whole checkpoint once.
+  /// Reads every scale and refuses NaN, negative or useless ones: one bad scale silences a matrix
+  /// or fills it with NaN. Touches the scale bytes of the whole checkpoint once.
   bool check_scales = true;
   /// Leaves them mapped for the packer that comes next; else their pages are let go once checked.
   bool keep_scales = true;
