@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "engine/sample/logprobs.h"
-#include "engine/sample/row_math.h"
+#include "engine/sample/row_kernels.h"
 
 namespace winnow {
 namespace {
@@ -236,7 +237,7 @@ void EngineCore::run_job(RowJob& job, SampleScratch& scratch) {
 
 void EngineCore::run_prompt_row(RowJob& job, std::span<const float> logits,
                                 SampleScratch& scratch) {
-  const RowScan scan = scan_row(logits);
+  const RowScan scan = row_kernels().scan(logits);
   if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) {
     job.sample.status = SampleStatus::kCorruptLogits;
     return;

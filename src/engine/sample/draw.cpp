@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "engine/sample/exact_math.h"
+#include "engine/sample/row_kernels.h"
 
 namespace winnow {
 namespace {
@@ -49,16 +50,6 @@ class Race {
   TokenId winner_ = 0;
 };
 
-constexpr std::size_t kTile = 256;
-
-/// One 32-bit draw for each token of [begin, begin + kTile).
-void fill_numbers(const DrawKey& key, std::uint32_t begin, std::array<std::uint32_t, kTile>& out) {
-  for (std::uint32_t i = 0; i < kTile; i += kPerCall) {
-    const Philox4 four = numbers(key, (begin + i) / kPerCall, DrawStream::kToken);
-    for (std::uint32_t j = 0; j < kPerCall; ++j) out[i + j] = four[j];
-  }
-}
-
 }  // namespace
 
 TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key) {
@@ -70,21 +61,22 @@ TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key
 TokenId draw_row(const RowDraw& row, const DrawKey& key) {
   Race race(key);
   race.enter(row.argmax, 1.0F);  // a good time to beat from the start
-  std::array<std::uint32_t, kTile> high;
-  std::array<float, kTile> weight;
-  std::array<float, kTile> hope;  // lower bound of the finishing time times the weight
-  for (std::size_t begin = 0; begin < row.logits.size(); begin += kTile) {
-    const std::size_t size = std::min(kTile, row.logits.size() - begin);
-    for (std::size_t i = 0; i < size; ++i) {
-      const float w = exp_weight((row.logits[begin + i] - row.max) * row.inverse_temperature);
-      weight[i] = w < row.min_weight ? 0.0F : w;
-    }
-    fill_numbers(key, static_cast<std::uint32_t>(begin), high);
+  const RowKernels& kernels = row_kernels();
+  DrawTile high;
+  std::array<float, kDrawTile> weight;
+  std::array<float, kDrawTile> hope;  // lower bound of the finishing time times the weight
+  for (std::size_t begin = 0; begin < row.logits.size(); begin += kDrawTile) {
+    const std::size_t size = std::min(kDrawTile, row.logits.size() - begin);
+    kernels.fill_weights(row.logits.subspan(begin, size), row.max, row.inverse_temperature, weight);
+    kernels.fill_numbers(key.seed, static_cast<std::uint32_t>(begin) / kPerCall,
+                         {key.position, key.choice, static_cast<std::uint32_t>(DrawStream::kToken)},
+                         high);
     // In fp32, made smaller by more than its rounding errors; enter() decides exactly.
     const auto best = static_cast<float>(race.best() * (1.0 + 0x1p-20));
     std::int32_t num_hopeful = 0;
     for (std::size_t i = 0; i < size; ++i) {
       hope[i] = static_cast<float>(static_cast<std::int32_t>(~high[i] >> 8)) * 0x1p-24F;
+      weight[i] = weight[i] < row.min_weight ? 0.0F : weight[i];
       num_hopeful += hope[i] <= best * weight[i] ? 1 : 0;
     }
     if (num_hopeful == 0) continue;

@@ -9,7 +9,7 @@ namespace winnow {
 
 /// e^x in fp32 for x ≤ 0 (-inf included), relative error below 2e-7; 0 below -87. Branch-free, so
 /// that loops over it vectorise.
-inline float exp_weight(float x) {
+[[gnu::always_inline]] inline float exp_weight(float x) {
   constexpr float kLowest = -87.0F;         // e^x would be subnormal soon after
   constexpr float kRound = 12582912.0F;     // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLn2High = 0.693359375F;  // 9 bits: n * kLn2High is exact

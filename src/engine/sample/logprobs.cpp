@@ -3,20 +3,22 @@
 #include <algorithm>
 
 #include "engine/sample/exact_math.h"
-#include "engine/sample/row_math.h"
+#include "engine/sample/row_kernels.h"
 
 namespace winnow {
 
 PositionLogprobs row_logprobs(std::span<const float> logits, const LogprobQuery& query,
                               std::vector<Candidate>& scratch) {
-  const float max = scan_row(logits).max;
-  const double log_sum = natural_log(sum_weights(logits, max, 1.0F));
+  const RowKernels& kernels = row_kernels();
+  const float max = kernels.scan(logits).max;
+  const double log_sum = natural_log(kernels.sum_weights(logits, max, 1.0F));
   const auto logprob = [&](TokenId token) {
     const auto logit = static_cast<double>(logits[static_cast<std::size_t>(token)]);
     return static_cast<float>(logit - static_cast<double>(max) - log_sum);
   };
   const auto ranked = [&](TokenId token) {
-    return TokenLogprob{.token = token, .logprob = logprob(token), .rank = rank_of(logits, token)};
+    return TokenLogprob{
+        .token = token, .logprob = logprob(token), .rank = 1 + kernels.count_ahead(logits, token)};
   };
 
   PositionLogprobs result{.chosen = ranked(query.chosen)};

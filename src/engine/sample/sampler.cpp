@@ -1,11 +1,14 @@
 #include "engine/sample/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <limits>
+#include <numeric>
 
 #include "engine/sample/draw.h"
 #include "engine/sample/logprobs.h"
-#include "engine/sample/row_math.h"
+#include "engine/sample/row_kernels.h"
 
 namespace winnow {
 namespace {
@@ -16,15 +19,28 @@ struct Kept {
   float min_weight = 0.0F;  // of the whole row: lighter ones are out
 };
 
-/// Candidates of at least 1/V of what top-p leaves out: lighter ones can never be part of it.
+/// The lightest weight that a run of leading tokens with `share` of the row's mass can need, to a
+/// power of two: masses are summed by the weights' exponents. `total` is the row's mass.
+float lightest_needed(std::span<const float> weights, double share, std::uint64_t& total) {
+  constexpr std::size_t kExponents = 128;  // weights are at most 1
+  std::array<std::uint64_t, kExponents> masses{};
+  for (const float weight : weights) {
+    masses[std::bit_cast<std::uint32_t>(weight) >> 23] += weight_mass(weight);
+  }
+  total = std::accumulate(masses.begin(), masses.end(), std::uint64_t{0});
+  const double target = share * static_cast<double>(total);
+  std::uint64_t heavier = 0;
+  std::size_t exponent = kExponents;
+  while (exponent > 0 && static_cast<double>(heavier) <= target) heavier += masses[--exponent];
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent) << 23);
+}
+
 void list_top_p(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
                 float top_p, SampleScratch& scratch) {
   scratch.weights.resize(logits.size());
-  fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
+  row_kernels().fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
   std::uint64_t total = 0;
-  for (const float weight : scratch.weights) total += weight_mass(weight);
-  const auto left_out = (1.0 - static_cast<double>(top_p)) / static_cast<double>(logits.size());
-  const auto lightest = static_cast<float>(left_out * 0.5);
+  const float lightest = lightest_needed(scratch.weights, static_cast<double>(top_p), total);
   scratch.candidates.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!(scratch.weights[i] >= lightest)) continue;
@@ -37,10 +53,10 @@ void list_top_p(std::span<const float> logits, const RowScan& scan, float invers
 void list_top_k(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
                 const SamplingParams& params, SampleScratch& scratch) {
   select_top_k(logits, params.top_k, scratch.candidates);
-  scratch.weights.resize(scratch.candidates.size());
   std::uint64_t total = 0;
   for (Candidate& candidate : scratch.candidates) {
-    fill_weights({&candidate.logit, 1}, scan.max, inverse_temperature, {&candidate.weight, 1});
+    row_kernels().fill_weights({&candidate.logit, 1}, scan.max, inverse_temperature,
+                               {&candidate.weight, 1});
     total += weight_mass(candidate.weight);
   }
   if (params.top_p < 1.0F) {
@@ -76,7 +92,7 @@ void keep_processed(const Kept& kept, const RowScan& scan, float inverse_tempera
     return;
   }
   scratch.weights.resize(logits.size());
-  fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
+  row_kernels().fill_weights(logits, scan.max, inverse_temperature, scratch.weights);
   scratch.row.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float scaled = (logits[i] - scan.max) * inverse_temperature;
@@ -99,7 +115,7 @@ Sample sample_token(std::span<const float> raw, const SampleRules& rules, Sample
                     std::span<const TokenId> context, std::int32_t num_output,
                     SampleScratch& scratch) {
   const SamplingParams& params = *rules.params;
-  RowScan scan = scan_row(raw);
+  RowScan scan = row_kernels().scan(raw);
   if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) {
     return {.status = SampleStatus::kCorruptLogits};
   }
@@ -116,7 +132,7 @@ Sample sample_token(std::span<const float> raw, const SampleRules& rules, Sample
     apply_masks(rules, context, num_output, scratch.row);
     state.penalties.apply(scratch.row);
     logits = scratch.row;
-    scan = scan_row(logits);
+    scan = row_kernels().scan(logits);
     if (scan.max == -std::numeric_limits<float>::infinity()) {
       return {.status = SampleStatus::kNothingAllowed};
     }

@@ -1,4 +1,4 @@
-#include "engine/sample/row_math.h"
+#include "engine/sample/row_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/random.h"
 #include "engine/sample/candidates.h"
 #include "engine/sample/exact_math.h"
 
@@ -91,11 +92,60 @@ TEST(KeepTopP, EqualsASortedScan) {
   }
 }
 
-TEST(RankOf, CountsHigherLogitsAndEqualOnesOfLowerId) {
+TEST(RowKernels, CountTokensAheadByLogitAndId) {
   const std::vector<float> logits = {3, 1, 3, 2, 1, 3};
-  const std::vector<std::int32_t> ranks = {1, 5, 2, 4, 6, 3};
+  const std::vector<std::int32_t> ahead = {0, 4, 1, 3, 5, 2};
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    EXPECT_EQ(rank_of(logits, static_cast<TokenId>(i)), ranks[i]);
+    EXPECT_EQ(row_kernels().count_ahead(logits, static_cast<TokenId>(i)), ahead[i]);
+  }
+}
+
+TEST(RowKernels, GiveTheSameBitsOnEveryInstructionSet) {
+  std::mt19937_64 random(8);
+  std::normal_distribution<float> normal(0.0F, 20.0F);
+  const CpuIsa best = detect_machine().best_isa;
+  const RowKernels& reference = row_kernels(CpuIsa::kPortable);
+  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    if (isa > best) continue;
+    const RowKernels& kernels = row_kernels(isa);
+    for (const std::size_t size : {1UL, 15UL, 16UL, 17UL, 255UL, 256UL, 257UL, 5000UL}) {
+      std::vector<float> logits(size);
+      for (float& logit : logits) logit = normal(random);
+      if (size > 20) logits[size / 2] = -std::numeric_limits<float>::infinity();
+      if (size > 20) logits[size / 3] = logits[size - 1];
+      const RowScan scan = reference.scan(logits);
+      EXPECT_EQ(kernels.scan(logits).argmax, scan.argmax);
+      EXPECT_EQ(kernels.scan(logits).max, scan.max);
+      for (const float inverse : {1.0F, 0.3F, 1e5F}) {
+        EXPECT_EQ(kernels.sum_weights(logits, scan.max, inverse),
+                  reference.sum_weights(logits, scan.max, inverse));
+        std::vector<float> a(size), b(size);
+        reference.fill_weights(logits, scan.max, inverse, a);
+        kernels.fill_weights(logits, scan.max, inverse, b);
+        EXPECT_EQ(a, b);
+      }
+      const auto token = static_cast<TokenId>(random() % size);
+      EXPECT_EQ(kernels.count_ahead(logits, token), reference.count_ahead(logits, token));
+      for (std::size_t bad = 0; bad < size; bad += 1 + size / 5) {
+        std::vector<float> broken = logits;
+        broken[bad] = std::numeric_limits<float>::quiet_NaN();
+        EXPECT_TRUE(kernels.scan(broken).is_bad);
+        EXPECT_TRUE(reference.scan(broken).is_bad);
+      }
+    }
+  }
+}
+
+TEST(RowKernels, FillNumbersIsPhilox) {
+  for (const CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    if (isa > detect_machine().best_isa) continue;
+    DrawTile numbers;
+    const std::uint64_t seed = 0xfedcba9876543210;
+    row_kernels(isa).fill_numbers(seed, 0xfffffff0, {7, 8, 9}, numbers);
+    for (std::uint32_t g = 0; g < kDrawTile / 4; ++g) {
+      const Philox4 four = philox4x32(seed, {0xfffffff0 + g, 7, 8, 9});
+      for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(numbers[4 * g + j], four[j]);
+    }
   }
 }
 
