@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/machine.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "formats/bulk_codecs.h"
 
@@ -19,19 +20,32 @@ namespace {
 
 constexpr std::int64_t kValues = std::int64_t{16} << 20;
 
+// Page-aligned memory, as weights and cache rows have.
+template <typename T>
+class Array {
+ public:
+  explicit Array(std::int64_t size)
+      : buffer_(size * static_cast<std::int64_t>(sizeof(T)), "bench") {}
+  T* data() { return buffer_.as<T>(); }
+
+ private:
+  Buffer buffer_;
+};
+
 struct Buffers {
-  std::vector<float> floats = std::vector<float>(kValues);
-  std::vector<float> floats_out = std::vector<float>(kValues);
-  std::vector<std::uint16_t> halves = std::vector<std::uint16_t>(kValues);
-  std::vector<std::uint8_t> bytes = std::vector<std::uint8_t>(kValues);
-  std::vector<std::uint8_t> bytes_out = std::vector<std::uint8_t>(kValues);
-  std::vector<std::uint8_t> scales = std::vector<std::uint8_t>(kValues / 16);
+  Array<float> floats{kValues};
+  Array<float> floats_out{kValues};
+  Array<std::uint16_t> halves{kValues};
+  Array<std::uint8_t> bytes{kValues};
+  Array<std::uint8_t> bytes_out{kValues};
+  Array<std::uint8_t> scales{kValues / 16};
 
   Buffers() {
-    for (std::size_t i = 0; i < floats.size(); i += 4) {
+    for (std::int64_t i = 0; i < kValues; i += 4) {
       const Philox4 r = philox4x32(1, {static_cast<std::uint32_t>(i), 0, 0, 0});
       for (std::size_t j = 0; j < 4; ++j) {
-        floats[i + j] = static_cast<float>(static_cast<std::int32_t>(r[j])) * 0x1p-30F;
+        floats.data()[i + static_cast<std::int64_t>(j)] =
+            static_cast<float>(static_cast<std::int32_t>(r[j])) * 0x1p-30F;
       }
     }
     kScalarCodecs.encode_bf16(floats.data(), halves.data(), kValues);
