@@ -23,9 +23,10 @@ class Value;
 /// What one rendering may use before it is stopped with kTooLarge, so that neither a template nor
 /// a request can hang or exhaust the process.
 struct RenderLimits {
-  std::int64_t max_steps = 50'000'000;                      // evaluated nodes and iterations
-  std::int64_t max_output_bytes = std::int64_t{256} << 20;  // of the result and of any string
-  int max_depth = 200;                                      // nested calls and expressions
+  std::int64_t max_steps = 50'000'000;                       // evaluated nodes and iterations
+  std::int64_t max_output_bytes = std::int64_t{256} << 20;   // of the result and of any string
+  std::int64_t max_allocated_bytes = std::int64_t{1} << 30;  // by all strings and lists made
+  int max_depth = 1000;                                      // nested calls and expressions
 };
 
 struct RenderOptions {

@@ -3,6 +3,7 @@
 //   text_tool encode TOKENIZER   {"text"|"hex", "add_special_tokens", "match_added_tokens"} or
 //                                {"segments": [[text, is_from_template], …]}
 //   text_tool decode TOKENIZER   {"ids", "skip_special_tokens"}
+//   text_tool render NAME        {"template", "context"}; NAME stands for the template in messages
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -11,7 +12,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "text/chat_template.h"
 #include "text/detokenizer.h"
+#include "text/jinja/json.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -59,6 +62,22 @@ Json decode(const winnow::Tokenizer& tokenizer, const Json& request) {
   return {{"text", tokenizer.decode(ids, skip)}, {"streamed", streamed}};
 }
 
+// Read by the template engine's own JSON reader, which keeps the digits of large integers.
+Json render(const std::string& name, const std::string& line) {
+  const winnow::jinja::Value request = winnow::jinja::parse_json(line);
+  const winnow::ChatTemplate chat_template(request.dict()->find("template")->text()->bytes(), name);
+  winnow::RenderOptions options;
+  options.now = std::chrono::system_clock::from_time_t(1'700'000'000);
+  Json segments = Json::array();
+  std::string text;
+  for (const winnow::TextSegment& segment :
+       chat_template.render_segments(*request.dict()->find("context"), options)) {
+    segments.push_back({segment.text, segment.is_from_template});
+    text += segment.text;
+  }
+  return {{"text", text}, {"segments", segments}};
+}
+
 template <typename Answer>
 int answer_lines(Answer answer) {
   std::string line;
@@ -82,7 +101,10 @@ int run(const std::string& verb, const char* path) {
       return verb == "encode" ? encode(tokenizer, request) : decode(tokenizer, request);
     });
   }
-  std::cerr << "usage: text_tool encode|decode TOKENIZER\n";
+  if (verb == "render") {
+    return answer_lines([&](const std::string& line) { return render(path, line); });
+  }
+  std::cerr << "usage: text_tool encode|decode TOKENIZER, text_tool render NAME\n";
   return 2;
 }
 
