@@ -9,8 +9,8 @@ namespace winnow {
 
 namespace {
 
-constexpr int kWidth = 8;   // floats of a register
-constexpr int kGroup = 16;  // values of an NVFP4 group
+constexpr int64_t kWidth = 8;   // floats of a register
+constexpr int64_t kGroup = 16;  // values of an NVFP4 group
 
 __m256i magnitude_bits(__m256 x) {
   return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
@@ -158,7 +158,7 @@ void quantize_nvfp4(const float* x, float global_scale, uint8_t* codes, uint8_t*
                     int64_t n) {
   const int64_t num_groups = n / kGroup;
   const __m256 global = _mm256_set1_ps(global_scale);
-  const auto load = [&](int64_t group, int half) {
+  const auto load = [&](int64_t group, int64_t half) {
     const __m256 values = _mm256_loadu_ps(x + group * kGroup + half * kWidth);
     return is_cache ? values : _mm256_mul_ps(values, global);
   };
@@ -251,7 +251,7 @@ void dequantize_nvfp4_weight_row(const uint8_t* codes, const uint8_t* scales, fl
 // E4M3 bytes of one group: the table row of the scale, looked up by magnitude, sign by XOR.
 __m128i e4m3_group(const uint8_t* codes, uint8_t scale) {
   const auto* table = reinterpret_cast<const uint8_t*>(&kDequantTable);
-  const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(table + scale * 8));
+  const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(table + int64_t{scale} * 8));
   const __m128i nibbles = nibbles_of(codes);
   const __m128i magnitudes = _mm_shuffle_epi8(row, _mm_and_si128(nibbles, _mm_set1_epi8(7)));
   // The four bits hold 8 = sign; shifted left by four within 16-bit lanes it is bit 7 of the byte.
@@ -280,7 +280,7 @@ void dequantize_nvfp4_e4m3_to_float_row(const uint8_t* codes, const uint8_t* sca
 void quantize_mxfp8_row(const float* x, uint8_t* elements, uint8_t* scales, int64_t n) {
   for (int64_t g = 0; g < n / 32; ++g) {
     __m256 values[4];
-    for (int q = 0; q < 4; ++q) values[q] = _mm256_loadu_ps(x + g * 32 + q * kWidth);
+    for (int64_t q = 0; q < 4; ++q) values[q] = _mm256_loadu_ps(x + g * 32 + q * kWidth);
     const uint32_t bits =
         max_bits(_mm256_max_epu32(magnitude_bits(values[0]), magnitude_bits(values[1])),
                  _mm256_max_epu32(magnitude_bits(values[2]), magnitude_bits(values[3])));
@@ -296,7 +296,7 @@ void quantize_mxfp8_row(const float* x, uint8_t* elements, uint8_t* scales, int6
     const int scale = bits == 0 ? 127 : biased < 0 ? 0 : biased;  // formats/mxfp8.h
     scales[g] = static_cast<uint8_t>(scale);
     const __m256 inverse = _mm256_castsi256_ps(_mm256_set1_epi32((254 - scale) << 23));
-    for (int half = 0; half < 2; ++half) {
+    for (int64_t half = 0; half < 2; ++half) {
       const __m256i low = encode_e4m3_lanes(_mm256_mul_ps(values[2 * half], inverse));
       const __m256i high = encode_e4m3_lanes(_mm256_mul_ps(values[2 * half + 1], inverse));
       _mm_storeu_si128(out + half, narrow_to_bytes(low, high));

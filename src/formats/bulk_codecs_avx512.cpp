@@ -3,13 +3,18 @@
 #include "formats/dequant_table.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+// GCC 12 warns about its own AVX-512 header (GCC bug 105593).
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 namespace winnow {
 
 namespace {
 
-constexpr int kWidth = 16;  // floats of a register, and values of an NVFP4 group
+constexpr int64_t kWidth = 16;  // floats of a register, and values of an NVFP4 group
 
 __mmask16 first_lanes(int64_t count) {
   return static_cast<__mmask16>(count >= kWidth ? 0xFFFF : (1U << count) - 1U);
@@ -68,7 +73,7 @@ __m512i bf16_in_upper_words(__m512 x) {
 void encode_bf16_row(const float* x, uint16_t* out, int64_t n) {
   // The odd words of two registers in order: one permute where two narrowing moves would cost four.
   alignas(64) uint16_t odd_words[32];
-  for (int i = 0; i < 32; ++i) odd_words[i] = static_cast<uint16_t>(2 * i + 1);
+  for (unsigned i = 0; i < 32; ++i) odd_words[i] = static_cast<uint16_t>(2 * i + 1);
   const __m512i order = _mm512_load_si512(odd_words);
   int64_t i = 0;
   for (; i + 2 * kWidth <= n; i += 2 * kWidth) {
@@ -251,7 +256,7 @@ void dequantize_nvfp4_weight_row(const uint8_t* codes, const uint8_t* scales, fl
 // E4M3 bytes of one group: the table row of the scale, looked up by magnitude, sign by XOR.
 __m128i e4m3_group(const uint8_t* codes, uint8_t scale) {
   const auto* table = reinterpret_cast<const uint8_t*>(&kDequantTable);
-  const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(table + scale * 8));
+  const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(table + int64_t{scale} * 8));
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
   const __m128i nibble_mask = _mm_set1_epi8(0xF);
   const __m128i nibbles = _mm_unpacklo_epi8(_mm_and_si128(bytes, nibble_mask),
@@ -307,8 +312,8 @@ void dequantize_mxfp8_row(const uint8_t* elements, const uint8_t* scales, float*
     const int scale = scales[g];
     const int bits = scale == 255 ? 0x7FC00000 : scale == 0 ? 0x00400000 : scale << 23;
     const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(bits));
-    for (int half = 0; half < 2; ++half) {
-      const int64_t begin = g * 32 + half * 16;
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t begin = g * 32 + half * kWidth;
       const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(elements + begin));
       _mm512_storeu_ps(out + begin,
                        _mm512_mul_ps(decode_e4m3_lanes(_mm512_cvtepu8_epi32(bytes)), factor));
