@@ -124,26 +124,26 @@ void decode_e4m3_row(const uint8_t* x, float* out, int64_t n) {
   _mm512_mask_storeu_ps(out + i, lanes, decode_e4m3_lanes(codes));
 }
 
-// Eight bytes, low nibble first, of 16 values in units of `scale` (formats/e2m1.h ladder). A NaN
+// Eight bytes, low nibble first, of 16 values in units of `scale`: the ladder of formats/e2m1.h as
+// a search over its three code bits. The first two ask >=, the last >, as the ladder does. A NaN
 // scale fails every comparison and so gives zero codes.
 void store_e2m1_group(__m512 x, float scale, uint8_t* codes) {
-  const __m512i bits = magnitude_bits(x);
-  const __m512 magnitude = _mm512_castsi512_ps(bits);
+  const __m512 ladder = _mm512_setr_ps(1.75F, 0.F, 0.75F, 3.5F, 0.25F, 1.25F, 2.5F, 5.F, 0.F, 0.F,
+                                       0.F, 0.F, 0.F, 0.F, 0.F, 0.F);
+  const __m512 thresholds = _mm512_mul_ps(ladder, _mm512_set1_ps(scale));
+  const __m512 magnitude = _mm512_castsi512_ps(magnitude_bits(x));
   const __m512i one = _mm512_set1_epi32(1);
-  __m512i code = _mm512_setzero_si512();
-  const auto count = [&](float threshold, auto compare) {
-    code = _mm512_mask_add_epi32(code, compare(magnitude, _mm512_set1_ps(threshold * scale)), code,
-                                 one);
+  const auto next_bit = [&](__m512i code, __mmask16 is_set) {
+    const __m512i doubled = _mm512_add_epi32(code, code);
+    return _mm512_mask_add_epi32(doubled, is_set, doubled, one);
   };
-  const auto above = [](__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); };
-  const auto from = [](__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); };
-  count(0.25F, above);
-  count(0.75F, from);
-  count(1.25F, above);
-  count(1.75F, from);
-  count(2.5F, above);
-  count(3.5F, from);
-  count(5.F, above);
+  const auto threshold = [&](__m512i code, int first) {
+    return _mm512_permutexvar_ps(_mm512_add_epi32(code, _mm512_set1_epi32(first)), thresholds);
+  };
+  const __m512 top = _mm512_broadcastss_ps(_mm512_castps512_ps128(thresholds));
+  __m512i code = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(magnitude, top, _CMP_GE_OQ), one);
+  code = next_bit(code, _mm512_cmp_ps_mask(magnitude, threshold(code, 2), _CMP_GE_OQ));
+  code = next_bit(code, _mm512_cmp_ps_mask(magnitude, threshold(code, 4), _CMP_GT_OQ));
   const __mmask16 negative =
       _mm512_movepi32_mask(_mm512_castps_si512(x)) & _mm512_test_epi32_mask(code, code);
   code = _mm512_mask_or_epi32(code, negative, code, _mm512_set1_epi32(8));
@@ -152,7 +152,30 @@ void store_e2m1_group(__m512 x, float scale, uint8_t* codes) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(codes), _mm512_cvtepi64_epi8(pairs));
 }
 
-uint32_t max_bits(__m512 x) { return _mm512_reduce_max_epu32(magnitude_bits(x)); }
+// Lane g = the largest magnitude bits of group g, for `count` groups (the rest 0); bits(g) gives a
+// group's lanes. Sixteen reductions at once: each step joins two registers and halves what is left
+// of both, so the order of the groups comes out ascending.
+template <typename Bits>
+__m512i group_maxima(int64_t count, Bits bits) {
+  __m512i m[kWidth];
+  for (int64_t g = 0; g < kWidth; ++g) m[g] = g < count ? bits(g) : _mm512_setzero_si512();
+  for (int64_t i = 0; i < 8; ++i) {
+    m[i] = _mm512_max_epu32(_mm512_unpacklo_epi32(m[2 * i], m[2 * i + 1]),
+                            _mm512_unpackhi_epi32(m[2 * i], m[2 * i + 1]));
+  }
+  for (int64_t i = 0; i < 4; ++i) {
+    m[i] = _mm512_max_epu32(_mm512_unpacklo_epi64(m[2 * i], m[2 * i + 1]),
+                            _mm512_unpackhi_epi64(m[2 * i], m[2 * i + 1]));
+  }
+  // Now each 128-bit lane holds four groups; even and odd lanes are still to be joined, twice.
+  for (int64_t remaining = 2; remaining > 0; --remaining) {
+    for (int64_t i = 0; i < remaining; ++i) {
+      m[i] = _mm512_max_epu32(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x88),
+                              _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xDD));
+    }
+  }
+  return m[0];
+}
 
 // Quantises up to 16 groups at a time so that their scales fill one register.
 template <bool is_cache>
@@ -166,10 +189,9 @@ void quantize_nvfp4(const float* x, float global_scale, uint8_t* codes, uint8_t*
   };
   for (int64_t begin = 0; begin < num_groups; begin += kWidth) {
     const int64_t count = num_groups - begin < kWidth ? num_groups - begin : kWidth;
-    alignas(64) uint32_t max_magnitude[kWidth] = {};
-    for (int64_t g = 0; g < count; ++g) max_magnitude[g] = max_bits(load(begin + g));
-
-    const __m512 sixth = _mm512_div_ps(_mm512_load_ps(max_magnitude), _mm512_set1_ps(6.F));
+    const __m512i maxima =
+        group_maxima(count, [&](int64_t g) { return magnitude_bits(load(begin + g)); });
+    const __m512 sixth = _mm512_div_ps(_mm512_castsi512_ps(maxima), _mm512_set1_ps(6.F));
     // max and min return their second operand when one is NaN, so a NaN reaches the encoder.
     const __m512 clamped = is_cache
                                ? _mm512_min_ps(_mm512_set1_ps(448.F),
