@@ -223,6 +223,12 @@ HttpResponse App::health() const {
   return {.status = status, .body = body.dump()};
 }
 
+HttpResponse App::version() const {
+  const ServingModel* model = model_;
+  const bool is_known = model != nullptr && !model->version_body.empty();
+  return {.body = is_known ? model->version_body : options_.version.dump()};
+}
+
 HttpReply App::handle(HttpRequest request) {
   try {
     const std::string path = local_path(request.path);
@@ -236,7 +242,7 @@ HttpReply App::handle(HttpRequest request) {
       case Route::kLive:
         return HttpResponse{.body = R"({"status":"live"})"};
       case Route::kVersion:
-        return HttpResponse{.body = options_.version.dump()};
+        return version();
       case Route::kLoad:
         return HttpResponse{.body = Json{{"server_load", num_in_flight_.load()}}.dump()};
       default:

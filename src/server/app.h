@@ -27,7 +27,7 @@ struct AppOptions {
   bool echo_request_id = false;
   bool log_access = true;
   bool serve_page = true;
-  Json version;  // body of /version
+  Json version;  // body of /version until the model is there
 };
 
 class App final : public HttpHandler {
@@ -61,6 +61,7 @@ class App final : public HttpHandler {
   const Route* find_route(std::string_view path) const;
   std::string local_path(const std::string& path) const;
   HttpResponse health() const;
+  HttpResponse version() const;
   HttpResponse state_refusal(const Route& route) const;
 
   AppOptions options_;

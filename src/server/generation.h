@@ -54,9 +54,11 @@ struct ServingModel {
   std::string root;                // what /v1/models calls the folder
   std::int64_t created = 0;        // Unix seconds
   std::string fingerprint;         // system_fingerprint
+  std::string version_body;        // JSON of /version
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
   GenerationDefaults defaults;
+  std::vector<TokenId> banned_tokens;  // never sampled: ids without a string, input-only markers
   const Tokenizer* tokenizer = nullptr;
   const ChatRenderer* chat_template = nullptr;  // none: chat is refused
   EngineClient* engine = nullptr;

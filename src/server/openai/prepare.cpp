@@ -206,6 +206,9 @@ void complete_plan(GenerationPlan& plan, const ServingModel& model, const Reques
   }
   fields.sampling.validate(model.vocab_size, policy.max_logprobs);
   plan.bad_words = bad_word_tokens(fields.bad_words, *model.tokenizer);
+  if (fields.sampling.allowed_token_ids.empty()) {
+    for (const TokenId token : model.banned_tokens) plan.bad_words.push_back({token});
+  }
   plan.deadline = deadline_of(fields, http);
   plan.fairness_key = fairness_key_of(fields, http);
   plan.cached_tokens_in_usage = policy.prompt_tokens_details;

@@ -1,0 +1,248 @@
+// winnow bench latency | throughput: the engine in this process, with random prompts of fixed
+// length, so that nothing but the engine is measured.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <mutex>
+
+#include "base/log.h"
+#include "base/machine.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "cli/bench_report.h"
+#include "cli/engine_setup.h"
+#include "cli/progress_bar.h"
+#include "cli/usage_error.h"
+#include "cli/value_grammar.h"
+#include "cli/verbs.h"
+
+namespace winnow::cli {
+namespace {
+
+constexpr std::uint32_t kPromptStream = 0x70726f6d;  // keeps these draws apart from others
+
+struct BenchFlags {
+  EngineFlags engine;
+  std::optional<std::int64_t> input_len, output_len, batch_size, num_iters, num_iters_warmup,
+      num_prompts, n;
+  double temperature = 1.0;
+  std::string output_json;
+};
+
+/// Collects what the engine says of a run; one per run.
+class Recorder {
+ public:
+  explicit Recorder(std::size_t num_requests) : requests_(num_requests), left_(num_requests) {}
+
+  void token(std::size_t request, Clock::time_point arrival, std::size_t count) {
+    const double now = std::chrono::duration<double>(Clock::now() - arrival).count();
+    const std::lock_guard lock(mutex_);
+    auto& times = requests_[request].token_seconds;
+    times.insert(times.end(), count, now);
+  }
+  void fail(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    failure_ = what;
+  }
+  void done(std::size_t request, const RequestStats& stats) {
+    const std::lock_guard lock(mutex_);
+    requests_[request].stats = stats;
+    --left_;
+    changed_.notify_all();
+  }
+  std::vector<BenchRequest> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return left_ == 0; });
+    if (!failure_.empty()) throw Error(ErrorCode::kInternal, failure_);
+    return std::move(requests_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<BenchRequest> requests_;
+  std::size_t left_;
+  std::string failure_;
+};
+
+/// Ordinary tokens only: special ones could mean something to the model's stop rules.
+std::vector<TokenId> random_prompt(const Tokenizer& tokenizer, std::uint64_t seed,
+                                   std::uint64_t number, std::int64_t length) {
+  const auto vocab = static_cast<std::uint64_t>(tokenizer.vocab_size());
+  std::vector<TokenId> out;
+  for (std::uint32_t draw = 0; out.size() < static_cast<std::size_t>(length); ++draw) {
+    const Philox4 words =
+        philox4x32(seed, {draw, static_cast<std::uint32_t>(number),
+                          static_cast<std::uint32_t>(number >> 32), kPromptStream});
+    const auto token = static_cast<TokenId>(words[0] % vocab);
+    const bool is_usable = tokenizer.id_to_token(token) && !tokenizer.is_added(token);
+    out.push_back(is_usable ? token : 0);
+  }
+  return out;
+}
+
+std::vector<BenchRequest> run_batch(EngineSetup& setup, const BenchFlags& flags,
+                                    std::uint64_t first_number, std::int64_t count) {
+  const auto recorder = std::make_shared<Recorder>(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    GenerationRequest request;
+    request.prompt =
+        random_prompt(setup.tokenizer(), static_cast<std::uint64_t>(flags.engine.seed.value_or(0)),
+                      first_number + static_cast<std::uint64_t>(i), flags.input_len.value());
+    request.sampling.temperature = static_cast<float>(flags.temperature);
+    request.sampling.n = static_cast<std::int32_t>(flags.n.value_or(1));
+    request.sampling.max_tokens = static_cast<std::int32_t>(flags.output_len.value());
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = i;
+    const auto index = static_cast<std::size_t>(i);
+    const Clock::time_point arrival = Clock::now();
+    request.on_update = [recorder, index, arrival](OutputUpdate&& update) {
+      if (!update.tokens.empty() && update.choice == 0) {
+        recorder->token(index, arrival, update.tokens.size());
+      }
+      if (update.finish_reason == FinishReason::kError) recorder->fail(update.error);
+    };
+    request.on_done = [recorder, index](const RequestStats& stats) {
+      recorder->done(index, stats);
+    };
+    const Engine::Submitted submitted = setup.engine().submit(std::move(request));
+    if (submitted.refusal != SubmitRefusal::kNone) {
+      throw Error(ErrorCode::kQueueFull,
+                  fmt::format("the engine's queue is full after {} requests", i),
+                  "raise --max-num-queued-reqs");
+    }
+  }
+  return recorder->wait();
+}
+
+Json setting_json(const BenchFlags& flags, const EngineSetup& setup) {
+  const EngineFacts& facts = setup.facts();
+  const Machine machine = detect_machine();
+  Json out;
+  out["model"] = flags.engine.model_folder();
+  out["machine"] = fmt::format("{}, {} threads", machine.cpu_name, facts.num_threads);
+  out["kernels"] = facts.backend;
+  out["cache"] =
+      fmt::format("{} / index {} / {}", facts.kv_dtype, facts.index_dtype, facts.dequant);
+  out["input_len"] = flags.input_len.value();
+  out["output_len"] = flags.output_len.value();
+  out["load_seconds"] = facts.load_seconds;
+  return out;
+}
+
+void finish(const BenchReport& report, const BenchFlags& flags) {
+  const Json json = report_json(report);
+  fmt::print("{}", report_text(json));
+  if (flags.output_json.empty()) return;
+  std::ofstream file(flags.output_json);
+  file << json.dump(2) << '\n';
+  if (!file) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("--output-json {}: cannot be written", flags.output_json));
+  }
+}
+
+std::unique_ptr<EngineSetup> load(const EngineFlags& flags) {
+  ProgressBar bar("loading");
+  return std::make_unique<EngineSetup>(flags, nullptr, [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+}
+
+std::int64_t count_flag(const char* name, std::optional<std::int64_t>& value,
+                        std::int64_t fallback) {
+  if (!value) value = fallback;
+  if (*value < 1) throw UsageError(fmt::format("--{}: {} is below 1", name, *value));
+  return *value;
+}
+
+/// A batch of equal requests, again and again: how long one user waits.
+int bench_latency(BenchFlags& flags) {
+  count_flag("input-len", flags.input_len, 512);
+  count_flag("output-len", flags.output_len, 128);
+  const std::int64_t batch = count_flag("batch-size", flags.batch_size, 1);
+  const std::int64_t num_iters = count_flag("num-iters", flags.num_iters, 5);
+  const std::int64_t num_warmup = flags.num_iters_warmup.value_or(1);
+  if (num_warmup < 0) throw UsageError("--num-iters-warmup: below 0");
+  const std::unique_ptr<EngineSetup> setup = load(flags.engine);
+  BenchReport report;
+  report.title = "latency";
+  std::uint64_t number = 0;  // every prompt is new, so that the prefix cache does not help
+  for (std::int64_t i = -num_warmup; i < num_iters; ++i) {
+    const auto start = Clock::now();
+    std::vector<BenchRequest> requests = run_batch(*setup, flags, number, batch);
+    number += static_cast<std::uint64_t>(batch);
+    if (i < 0) continue;
+    report.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    std::move(requests.begin(), requests.end(), std::back_inserter(report.requests));
+  }
+  report.setting = setting_json(flags, *setup);
+  report.setting["batch_size"] = batch;
+  report.setting["iterations"] = num_iters;
+  report.peak_bytes = peak_resident_bytes();
+  finish(report, flags);
+  return 0;
+}
+
+/// All requests at once: how much the machine gets done.
+int bench_throughput(BenchFlags& flags) {
+  count_flag("input-len", flags.input_len, 512);
+  count_flag("output-len", flags.output_len, 128);
+  const std::int64_t num_prompts = count_flag("num-prompts", flags.num_prompts, 16);
+  count_flag("n", flags.n, 1);
+  if (!flags.engine.max_num_queued_reqs) flags.engine.max_num_queued_reqs = num_prompts;
+  const std::unique_ptr<EngineSetup> setup = load(flags.engine);
+  run_batch(*setup, flags, 1ULL << 32, 1);  // warm-up: pages, threads
+  BenchReport report;
+  report.title = "throughput";
+  const auto start = Clock::now();
+  report.requests = run_batch(*setup, flags, 0, num_prompts);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.setting = setting_json(flags, *setup);
+  report.setting["num_prompts"] = num_prompts;
+  report.setting["n"] = flags.n.value();
+  report.peak_bytes = peak_resident_bytes();
+  finish(report, flags);
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(const Words& words) {
+  const std::vector<std::string> kinds = {"latency", "throughput"};
+  const bool is_help = !words.empty() && (words[0] == "--help" || words[0] == "-h");
+  if (words.empty() || is_help) {
+    fmt::print(
+        "usage: winnow bench latency|throughput MODEL [FLAGS]\n"
+        "  latency      equal requests one batch after another: what one user waits\n"
+        "  throughput   all requests at once: what the machine gets done\n");
+    return is_help ? 0 : 2;
+  }
+  check_choice("bench", words[0], kinds);
+  FlagSet set("bench " + words[0]);
+  BenchFlags flags;
+  flags.engine.log_level = "warning";
+  set.group("Benchmark");
+  set.add_human_integer("input-len", flags.input_len, "Prompt tokens (default 512)");
+  set.add_human_integer("output-len", flags.output_len, "Answer tokens (default 128)");
+  set.add_string("output-json", flags.output_json, "File for the results");
+  set.add_real("temperature", flags.temperature, "Sampling temperature (default 1)");
+  if (words[0] == "latency") {
+    set.add_integer("batch-size", flags.batch_size, "Requests at once (default 1)");
+    set.add_integer("num-iters", flags.num_iters, "Measured batches (default 5)");
+    set.add_integer("num-iters-warmup", flags.num_iters_warmup, "Batches before (default 1)");
+  } else {
+    set.add_integer("num-prompts", flags.num_prompts, "Requests (default 16)");
+    set.add_integer("n", flags.n, "Answers per prompt (default 1)");
+  }
+  add_engine_flags(set, flags.engine);
+  add_foreign_engine_flags(set);
+  if (!set.parse(Words(words.begin() + 1, words.end()))) return 0;
+  init_log(flags.engine.log_level);
+  check_engine_flags(flags.engine);
+  return words[0] == "latency" ? bench_latency(flags) : bench_throughput(flags);
+}
+
+}  // namespace winnow::cli

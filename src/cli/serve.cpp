@@ -1,0 +1,177 @@
+// winnow serve: the socket is bound first, then the model is loaded, so that a port in use is told
+// at once and probes see the loading.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include "base/log.h"
+#include "base/machine.h"
+#include "cli/engine_setup.h"
+#include "cli/progress_bar.h"
+#include "cli/server_flags.h"
+#include "cli/stop_signal.h"
+#include "cli/verbs.h"
+#include "cli/version.h"
+#include "server/app.h"
+#include "server/http_server.h"
+#include "server/metrics.h"
+
+namespace winnow::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kFlush{5'000};  // for last bytes after the engine has ended
+
+std::string gigabytes(std::int64_t bytes) {
+  if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+std::string with_commas(std::int64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out.push_back(',');
+    out.push_back(digits[i]);
+  }
+  return out;
+}
+
+void print_table(const EngineFacts& facts, const server::ServingModel& model,
+                 const std::string& url, bool has_page) {
+  const auto row = [](const char* name, const std::string& value) {
+    fmt::print(stderr, "  {:<12} {}\n", name, value);
+  };
+  fmt::print(stderr, "\nwinnow {}\n", kVersion);
+  row("model", fmt::format("{} ({}, {} of weights)", model.names.front(), facts.model_type,
+                           gigabytes(facts.weight_bytes)));
+  row("machine", fmt::format("{}, {} threads", detect_machine().cpu_name, facts.num_threads));
+  row("kernels", facts.backend);
+  row("KV cache", fmt::format("K, V {} · index keys {} · read as {}", facts.kv_dtype,
+                              facts.index_dtype, facts.dequant));
+  row("pool", fmt::format("{} in {} blocks of {} tokens", gigabytes(facts.pool.num_bytes),
+                          with_commas(facts.pool.num_blocks), facts.block_tokens));
+  row("limits", fmt::format("{} tokens a sequence · {} sequences and {} tokens a step",
+                            with_commas(facts.pool.max_model_len), facts.max_num_seqs,
+                            facts.max_num_batched_tokens));
+  row("ready in", fmt::format("{:.2f} s", facts.load_seconds));
+  // The form that capacity parsers look for.
+  fmt::print(stderr, "GPU KV cache size: {} tokens\n", with_commas(facts.pool.num_tokens));
+  fmt::print(stderr, "Maximum concurrency for {} tokens per request: {:.2f}x\n",
+             with_commas(facts.pool.max_model_len), facts.pool.sequences_at_max_len);
+  fmt::print(stderr, "\n{} {}\n", has_page ? "Open" : "Serving on", url);
+  std::fflush(stderr);
+}
+
+std::map<std::string, std::string> cache_config_labels(const EngineFacts& facts) {
+  return {{"block_size", std::to_string(facts.block_tokens)},
+          {"cache_dtype", facts.kv_dtype},
+          {"indexer_cache_dtype", facts.index_dtype},
+          {"dequant", facts.dequant},
+          {"num_gpu_blocks", std::to_string(facts.pool.num_blocks)},
+          {"max_model_len", std::to_string(facts.pool.max_model_len)}};
+}
+
+/// Steps reach the metrics, which exist only once the model's name and length are known.
+class LateObserver final : public StepObserver {
+ public:
+  void on_step(std::int32_t num_tokens, std::int32_t num_sequences, double seconds) override {
+    if (server::ServerMetrics* metrics = target_) {
+      metrics->on_step(num_tokens, num_sequences, seconds);
+    }
+  }
+  void set(server::ServerMetrics* target) { target_ = target; }
+
+ private:
+  std::atomic<server::ServerMetrics*> target_{nullptr};
+};
+
+int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
+  const std::vector<std::string> keys = collect_api_keys(server_flags);
+  const std::filesystem::path folder = resolve_model_folder(engine_flags.model_folder());
+  server::AppOptions app_options;
+  app_options.keys = server::ApiKeys(keys);
+  app_options.cors = cors_options(server_flags);
+  app_options.policy = request_policy(server_flags, engine_flags);
+  app_options.root_path = server_flags.root_path;
+  app_options.echo_request_id = server_flags.enable_request_id_headers;
+  app_options.log_access = server_flags.access_log && !server_flags.disable_access_log;
+  app_options.serve_page = server_flags.page;
+  app_options.version = {{"version", kVersion}};
+  server::App app(std::move(app_options));
+  StopSignal stop([&app] {
+    spdlog::info("stopping: new requests are refused, running ones may finish");
+    app.start_draining();
+  });
+  server::HttpServer http(http_options(server_flags, !keys.empty()), app);
+  http.start();
+
+  LateObserver observer;
+  std::unique_ptr<server::ServerMetrics> metrics;
+  std::unique_ptr<EngineSetup> setup;
+  {
+    ProgressBar bar("loading");
+    setup = std::make_unique<EngineSetup>(engine_flags, &observer, [&](std::int64_t done, std::int64_t total) {
+      app.set_loading_progress(total > 0 ? static_cast<int>(done * 100 / total) : 0);
+      bar.update(done, total);
+    });
+  }
+  std::vector<std::string> names = server_flags.served_model_names;
+  if (names.empty()) names.push_back(engine_flags.model_folder());
+  server::ServingModel model = setup->serving_model(std::move(names));
+  const EngineFacts& facts = setup->facts();
+  model.fingerprint = fingerprint(
+      server_flags, fmt::format("{} {} {} {} {} {}", model.root, facts.backend, facts.kv_dtype,
+                                facts.index_dtype, facts.dequant, facts.weight_bytes));
+  metrics = std::make_unique<server::ServerMetrics>(
+      server::MetricsOptions{.model_name = model.names.front(),
+                             .max_model_len = model.max_model_len,
+                             .cache_config = cache_config_labels(facts)});
+  observer.set(metrics.get());
+  model.version_body = Json{
+      {"version", kVersion},
+      {"backend", facts.backend},
+      {"kv_cache_dtype", facts.kv_dtype},
+      {"indexer_kv_dtype", facts.index_dtype},
+      {"dequant",
+       facts.dequant}}.dump();
+  if (!stop.is_set()) {
+    app.set_ready(&model, metrics.get());
+    print_table(facts, model, http.url(), server_flags.page && server_flags.uds.empty());
+    stop.wait();
+  }
+
+  app.start_draining();
+  app.start_stopping();
+  setup->engine().drain(server_flags.shutdown_timeout);  // probes are answered meanwhile
+  http.stop_accepting();
+  if (!http.wait_idle(kFlush)) spdlog::warn("some clients did not take their last bytes");
+  http.stop();
+  setup.reset();
+  spdlog::info("stopped");
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const Words& words) {
+  FlagSet set("serve");
+  EngineFlags engine_flags;
+  ServerFlags server_flags;
+  add_engine_flags(set, engine_flags);
+  add_server_flags(set, server_flags);
+  add_foreign_engine_flags(set);
+  add_foreign_server_flags(set);
+  if (!set.parse(words)) return 0;
+  if (set.is_given("uvicorn-log-level")) engine_flags.log_level = log_level(server_flags);
+  init_log(engine_flags.log_level);
+  for (const std::string& note : set.notes()) spdlog::warn("{}", note);
+  for (const std::string& note : check_engine_flags(engine_flags)) spdlog::warn("{}", note);
+  for (const std::string& note : check_server_flags(server_flags)) spdlog::warn("{}", note);
+  return serve(engine_flags, server_flags);
+}
+
+}  // namespace winnow::cli

@@ -1,0 +1,20 @@
+// The verbs. Each takes the words after its name and returns the exit code; errors are thrown.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace winnow::cli {
+
+using Words = std::vector<std::string>;
+
+int run_serve(const Words& words);
+int run_chat(const Words& words);
+int run_generate(const Words& words);
+int run_bench(const Words& words);
+
+/// The whole program: picks the verb, turns errors into one line on stderr and an exit code
+/// (2: the command line, 1: anything else).
+int run(int argc, char** argv);
+
+}  // namespace winnow::cli
