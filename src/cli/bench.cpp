@@ -148,7 +148,8 @@ void finish(const BenchReport& report, const BenchFlags& flags) {
 
 std::unique_ptr<EngineSetup> load(const EngineFlags& flags) {
   ProgressBar bar("loading");
-  return std::make_unique<EngineSetup>(flags, nullptr, [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+  return std::make_unique<EngineSetup>(
+      flags, nullptr, [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
 }
 
 std::int64_t count_flag(const char* name, std::optional<std::int64_t>& value,
@@ -211,16 +212,19 @@ int bench_throughput(BenchFlags& flags) {
 }  // namespace
 
 int run_bench(const Words& words) {
-  const std::vector<std::string> kinds = {"latency", "throughput"};
+  const std::vector<std::string> kinds = {"latency", "throughput", "kernels"};
   const bool is_help = !words.empty() && (words[0] == "--help" || words[0] == "-h");
   if (words.empty() || is_help) {
     fmt::print(
         "usage: winnow bench latency|throughput MODEL [FLAGS]\n"
+        "       winnow bench kernels [CASE…] [FLAGS]\n"
         "  latency      equal requests one batch after another: what one user waits\n"
-        "  throughput   all requests at once: what the machine gets done\n");
+        "  throughput   all requests at once: what the machine gets done\n"
+        "  kernels      operations at M3's sizes beside this machine's limits\n");
     return is_help ? 0 : 2;
   }
   check_choice("bench", words[0], kinds);
+  if (words[0] == "kernels") return run_bench_kernels(Words(words.begin() + 1, words.end()));
   FlagSet set("bench " + words[0]);
   BenchFlags flags;
   flags.engine.log_level = "warning";

@@ -147,8 +147,9 @@ int run_chat(const Words& words) {
   std::unique_ptr<EngineSetup> setup;
   {
     ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(engine_flags, nullptr,
-                                          [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+    setup = std::make_unique<EngineSetup>(
+        engine_flags, nullptr,
+        [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
   }
   const server::ServingModel model = setup->serving_model({engine_flags.model_folder()});
   catch_interrupts();

@@ -210,7 +210,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
                             *flags.block_size, config.block_tokens),
                 "leave --block-size out");
   }
-  const std::optional<std::int32_t> length = wanted_length(flags, config);
+  wanted_length(flags, config);  // refused before weights are read
   defaults_ = read_generation_defaults(flags, config);
   const std::filesystem::path tokenizer_path =
       flags.tokenizer.empty() ? folder_ : std::filesystem::path(flags.tokenizer);
@@ -225,8 +225,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   DecoderOptions options = decoder_options(flags);
   const std::int64_t max_num_seqs = flags.max_num_seqs.value_or(
       std::min<std::int64_t>(kDefaultMaxSeqs, options.max_num_batched_tokens));
-  model_ = std::make_unique<LoadedModel>(
-      load_decoder(folder_, flags.backend, options, progress));
+  model_ = std::make_unique<LoadedModel>(load_decoder(folder_, flags.backend, options, progress));
   Decoder& decoder = *model_->decoder;
   vocab_size_ = config.vocab_size;
   facts_.row_bytes = decoder.cache_layout().row_bytes();
@@ -277,8 +276,8 @@ EngineSetup::~EngineSetup() {
 server::ServingModel EngineSetup::serving_model(std::vector<std::string> names) const {
   server::ServingModel model;
   model.names = std::move(names);
-  model.root = folder_.filename().empty() ? folder_.parent_path().filename().string()
-                                          : folder_.filename().string();
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(folder_);
+  model.root = whole.filename().string();
   model.created = std::chrono::duration_cast<std::chrono::seconds>(
                       std::chrono::system_clock::now().time_since_epoch())
                       .count();

@@ -37,8 +37,9 @@ struct EngineFacts {
 /// Owns everything a verb needs; members are destroyed in the right order.
 class EngineSetup {
  public:
-  /// `progress` gets source bytes done and in all while weights are packed. `observer` may be null and outlives
-  /// this. Throws Error before weights are read for whatever the flags alone make impossible.
+  /// `progress` gets source bytes done and in all while weights are packed. `observer` may be null
+  /// and outlives this. Throws Error before weights are read for whatever the flags alone make
+  /// impossible.
   EngineSetup(const EngineFlags& flags, StepObserver* observer,
               const std::function<void(std::int64_t, std::int64_t)>& progress);
   ~EngineSetup();
@@ -50,7 +51,7 @@ class EngineSetup {
   const EngineFacts& facts() const { return facts_; }
   std::int32_t vocab_size() const { return vocab_size_; }
 
-  /// What the server and the terminal verbs work with. `names`: at least one.
+  /// What the server and the terminal verbs work with. `names` may be filled in later.
   server::ServingModel serving_model(std::vector<std::string> names) const;
 
  private:

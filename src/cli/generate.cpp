@@ -77,8 +77,9 @@ int run_generate(const Words& words) {
   std::unique_ptr<EngineSetup> setup;
   {
     ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(engine_flags, nullptr,
-                                          [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+    setup = std::make_unique<EngineSetup>(
+        engine_flags, nullptr,
+        [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
   }
   const server::ServingModel model = setup->serving_model({engine_flags.model_folder()});
   const LocalResult result = generate_locally(model, body, [as_json](std::string_view piece) {

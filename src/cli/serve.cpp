@@ -114,14 +114,19 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   std::unique_ptr<EngineSetup> setup;
   {
     ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(engine_flags, &observer, [&](std::int64_t done, std::int64_t total) {
-      app.set_loading_progress(total > 0 ? static_cast<int>(done * 100 / total) : 0);
-      bar.update(done, total);
-    });
+    setup = std::make_unique<EngineSetup>(
+        engine_flags, &observer, [&](std::int64_t done, std::int64_t total) {
+          app.set_loading_progress(total > 0 ? static_cast<int>(done * 100 / total) : 0);
+          bar.update(done, total);
+        });
   }
   std::vector<std::string> names = server_flags.served_model_names;
-  if (names.empty()) names.push_back(engine_flags.model_folder());
-  server::ServingModel model = setup->serving_model(std::move(names));
+  server::ServingModel model = setup->serving_model({});
+  if (names.empty()) {
+    names.push_back(model.root);  // the folder's name; the word as given is accepted too
+    if (engine_flags.model_folder() != model.root) names.push_back(engine_flags.model_folder());
+  }
+  model.names = std::move(names);
   const EngineFacts& facts = setup->facts();
   model.fingerprint = fingerprint(
       server_flags, fmt::format("{} {} {} {} {} {}", model.root, facts.backend, facts.kv_dtype,

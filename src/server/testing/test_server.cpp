@@ -38,7 +38,7 @@ Json added_token(int id, const char* content) {
 
 }  // namespace
 
-Tokenizer make_byte_tokenizer() {
+std::string byte_tokenizer_json() {
   Json vocab;
   for (int byte = 0; byte < 256; ++byte) vocab[byte_symbol(byte)] = byte;
   Json file;
@@ -64,8 +64,10 @@ Tokenizer make_byte_tokenizer() {
                    {"ignore_merges", false},
                    {"vocab", std::move(vocab)},
                    {"merges", Json::array()}};
-  return Tokenizer::from_json(file.dump());
+  return file.dump();
 }
+
+Tokenizer make_byte_tokenizer() { return Tokenizer::from_json(byte_tokenizer_json()); }
 
 std::vector<TextSegment> PlainRenderer::render(const Json& variables) const {
   std::vector<TextSegment> out;

@@ -18,6 +18,7 @@ namespace winnow::server::testing {
 
 /// Ids 0…255 are the bytes, 256 is "[e~[" (eos), 257 "]~b]".
 Tokenizer make_byte_tokenizer();
+std::string byte_tokenizer_json();
 inline constexpr TokenId kTestEos = 256;
 inline constexpr std::int32_t kTestVocab = 258;
 
