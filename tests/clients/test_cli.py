@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from conftest import BIN
+from live_server import BIN
 
 ANNOUNCED = [
     "-tp", "4", "--reasoning-parser", "minimax_m3", "--block-size", "128",
@@ -19,8 +19,9 @@ ANNOUNCED = [
 
 
 def winnow(*words, stdin=None):
-    return subprocess.run([BIN / "winnow", *map(str, words)], input=stdin, capture_output=True,
-                          text=True, timeout=120)
+    return subprocess.run(
+        [BIN / "winnow", *map(str, words)], input=stdin, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_help_and_version():
@@ -35,8 +36,13 @@ def test_the_announced_command_line_serves(start):
     server = start(*ANNOUNCED)
     assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 2}).status_code == 200
     log = server.log()
-    for flag in ("--tensor-parallel-size 4", "--speculative-config", "--quantization-config.moe",
-                 "--reasoning-parser", "--disable-hybrid-kv-cache-manager"):
+    for flag in (
+        "--tensor-parallel-size 4",
+        "--speculative-config",
+        "--quantization-config.moe",
+        "--reasoning-parser",
+        "--disable-hybrid-kv-cache-manager",
+    ):
         assert log.count(flag) == 1, (flag, log)
     assert "GPU KV cache size: " in log
 
@@ -97,26 +103,56 @@ def test_generate(model):
 def test_generate_equals_the_server(model, client):
     done = winnow("generate", model, "-p", "Hello", "-n", "20", "--seed", "4", "--json")
     answer = client.chat.completions.create(
-        model="test-model", messages=[{"role": "user", "content": "Hello"}], max_tokens=20, seed=4)
+        model="test-model", messages=[{"role": "user", "content": "Hello"}], max_tokens=20, seed=4
+    )
     assert json.loads(done.stdout)["text"] == answer.choices[0].message.content
 
 
 def test_chat_keeps_history_and_resets(model):
-    done = winnow("chat", model, "-n", "5", "--temperature", "0",
-                  stdin="first\nsecond\n/reset\nfirst\n/nonsense\n/exit\n")
+    done = winnow(
+        "chat",
+        model,
+        "-n",
+        "5",
+        "--temperature",
+        "0",
+        stdin="first\nsecond\n/reset\nfirst\n/nonsense\n/exit\n",
+    )
     assert done.returncode == 0, done.stderr
     assert "unknown command /nonsense" in done.stdout
 
 
 def test_bench(model, tmp_path):
     report = tmp_path / "report.json"
-    done = winnow("bench", "latency", model, "--input-len", "64", "--output-len", "8",
-                  "--num-iters", "2", "--output-json", report)
+    done = winnow(
+        "bench",
+        "latency",
+        model,
+        "--input-len",
+        "64",
+        "--output-len",
+        "8",
+        "--num-iters",
+        "2",
+        "--output-json",
+        report,
+    )
     assert done.returncode == 0 and "time to first token" in done.stdout, done.stderr
     values = json.loads(report.read_text())
     assert values["output_tokens"] == 16 and values["ttft_seconds"]["mean"] > 0
-    done = winnow("bench", "throughput", model, "--input-len", "64", "--output-len", "8",
-                  "--num-prompts", "6", "--output-json", report)
+    done = winnow(
+        "bench",
+        "throughput",
+        model,
+        "--input-len",
+        "64",
+        "--output-len",
+        "8",
+        "--num-prompts",
+        "6",
+        "--output-json",
+        report,
+    )
     values = json.loads(report.read_text())
     assert values["num_requests"] == 6 and values["output_tokens_per_second"] > 0
     assert values["peak_resident_bytes"] > 0

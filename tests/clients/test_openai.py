@@ -92,8 +92,9 @@ def test_logprobs_floor_with_small_top_p(start):
         logprobs=True,
         top_logprobs=5,
     )
-    values = [one.logprob for entry in answer.choices[0].logprobs.content
-              for one in entry.top_logprobs]
+    values = [
+        one.logprob for entry in answer.choices[0].logprobs.content for one in entry.top_logprobs
+    ]
     assert -9999.0 in values and not any(math.isnan(v) for v in values)
 
 
@@ -153,7 +154,9 @@ def test_completions(client):
     ids = client.completions.create(
         model="test-model", prompt=[79, 110, 99, 101], max_tokens=5, temperature=0
     )
-    again = client.completions.create(model="test-model", prompt="Once", max_tokens=5, temperature=0)
+    again = client.completions.create(
+        model="test-model", prompt="Once", max_tokens=5, temperature=0
+    )
     assert ids.choices[0].text == again.choices[0].text
 
 
@@ -264,7 +267,9 @@ def test_errors_are_the_client_libraries_own(client):
 
 
 def test_keys(start):
-    server = start("--api-key", "good", "better", "--host", "127.0.0.1", env={"VLLM_API_KEY": "env"})
+    server = start(
+        "--api-key", "good", "better", "--host", "127.0.0.1", env={"VLLM_API_KEY": "env"}
+    )
     for key in ("good", "better", "env"):
         assert server.client(api_key=key).models.list().data
     with pytest.raises(openai.AuthenticationError):
