@@ -1,0 +1,73 @@
+# ruff: noqa: E501
+"""Muon for the hidden matrices, AdamW for the rest."""
+
+import torch
+
+
+def orthogonalise(g):
+    """Newton-Schulz iteration towards the nearest semi-orthogonal matrix, batched over leading dims."""
+    x = g.bfloat16()
+    wide = x.shape[-2] <= x.shape[-1]
+    if not wide:
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        a = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x if wide else x.mT
+
+
+class Muon:
+    """Parameters of one shape are stacked, so that a step is a few batched matrix products."""
+
+    def __init__(self, params, momentum=0.95, decay=0.05):
+        groups = {}
+        for p in params:
+            groups.setdefault(tuple(p.shape[-2:]), []).append(p)
+        self.momentum, self.decay = momentum, decay
+        self.groups = []
+        for (rows, cols), ps in groups.items():
+            n = sum(p.numel() // (rows * cols) for p in ps)
+            self.groups.append(
+                (ps, torch.zeros(n, rows, cols, device=ps[0].device), max(1.0, rows / cols) ** 0.5)
+            )
+
+    @torch.no_grad()
+    def step(self, lr):
+        for ps, buf, scale in self.groups:
+            rows, cols = buf.shape[1:]
+            # a parameter without a gradient (the index branch in short batches) keeps still
+            live = [p.grad is not None for p in ps]
+            if not any(live):
+                continue
+            g = torch.cat(
+                [
+                    (p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1, rows, cols)
+                    for p in ps
+                ]
+            )
+            buf.lerp_(g, 1 - self.momentum)
+            update = orthogonalise(g.lerp(buf, self.momentum))
+            at = 0
+            for p, on in zip(ps, live, strict=True):
+                n = p.numel() // (rows * cols)
+                if on:
+                    p.mul_(1 - lr * self.decay).add_(
+                        update[at : at + n].reshape(p.shape).to(p.dtype), alpha=-lr * scale
+                    )
+                at += n
+
+
+def split(model):
+    """(matrices for Muon, index matrices for Muon, embeddings, small ones)."""
+    hidden, index, tables, small = [], [], [], []
+    for name, p in model.named_parameters():
+        if name in ("embed", "head"):
+            tables.append(p)
+        elif p.ndim < 2 or name.endswith(".gate"):
+            small.append(p)
+        elif ".index_" in name:
+            index.append(p)
+        else:
+            hidden.append(p)
+    return hidden, index, tables, small
