@@ -210,7 +210,8 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
                             *flags.block_size, config.block_tokens),
                 "leave --block-size out");
   }
-  wanted_length(flags, config);  // refused before weights are read
+  // Refused before weights are read.
+  const std::optional<std::int32_t> length = wanted_length(flags, config);
   defaults_ = read_generation_defaults(flags, config);
   const std::filesystem::path tokenizer_path =
       flags.tokenizer.empty() ? folder_ : std::filesystem::path(flags.tokenizer);
@@ -223,6 +224,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   }
 
   DecoderOptions options = decoder_options(flags);
+  options.max_positions = length.value_or(0);
   const std::int64_t max_num_seqs = flags.max_num_seqs.value_or(
       std::min<std::int64_t>(kDefaultMaxSeqs, options.max_num_batched_tokens));
   model_ = std::make_unique<LoadedModel>(load_decoder(folder_, flags.backend, options, progress));
@@ -255,9 +257,9 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 
   facts_.model_type = config.model_type;
   facts_.backend = decoder.backend().name;
-  facts_.kv_dtype = cache_dtype_name(options.kv_dtype.value_or(config.default_cache_dtype()));
-  facts_.index_dtype = cache_dtype_name(
-      options.index_dtype.value_or(options.kv_dtype.value_or(config.default_cache_dtype())));
+  const CacheRowShape& cache = decoder.cache_layout().shape();
+  facts_.kv_dtype = cache_dtype_name(cache.kv_dtype);
+  facts_.index_dtype = cache_dtype_name(cache.index_dtype);
   facts_.dequant = dequant_mode_name(decoder.dequant_mode());
   facts_.weight_bytes = decoder.weight_bytes();
   facts_.block_tokens = config.block_tokens;

@@ -81,7 +81,8 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
       layout_(make_layout(config_, options)),
       dequant_(options.dequant.value_or(default_mode(config_))),
       options_(options),
-      rope_(config_.rope_theta, config_.rotary_dim, config_.max_position_embeddings),
+      rope_(config_.rope_theta, config_.rotary_dim,
+            std::max(config_.max_position_embeddings, options.max_positions)),
       work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens)) {
   step_.reserve(options.max_num_batched_tokens);
   spdlog::info("backend {}; KV cache {}, index cache {}, dequantisation {}; {} bytes per token",

@@ -14,6 +14,8 @@ struct DecoderOptions {
   /// none: e4m3 when the checkpoint asks for NVFP4 caches (M3.1 was trained with it), else exact.
   std::optional<DequantMode> dequant = std::nullopt;
   std::int32_t max_num_batched_tokens = 2048;  // work buffers are sized for it
+  /// Positions beyond max_position_embeddings to allow for; RoPE has rows up to the larger of both.
+  std::int64_t max_positions = 0;
   /// Rows of the KV pool; 0: call allocate_pool() before the first step.
   std::int32_t num_blocks = 0;
   int num_threads = 0;  // 0: one per physical core
