@@ -44,6 +44,7 @@ class Reference:
             cache,
             attention,
         )
+        self.chosen = None  # a dict here collects chosen blocks and experts
         s = self.c["sparse_attention_config"]
         self.top, self.index_heads, self.index_dim = (
             s["sparse_topk_blocks"],
@@ -129,6 +130,10 @@ class Reference:
                 pick = torch.zeros_like(s, dtype=torch.bool).scatter(
                     -1, best.indices[..., : self.top], True
                 ) & (s > float("-inf"))
+                if self.chosen is not None:
+                    ids = best.indices[..., : self.top]
+                    empty = best.values[..., : self.top] == float("-inf")
+                    self.chosen.setdefault(f"blocks.{layer}", []).append(ids.masked_fill(empty, -1))
                 allow = allow & pick.repeat_interleave(BLOCK, -1)
             qs = q[:, :, lo : lo + 256].unflatten(1, (kv, heads // kv))
             sc = (qs @ K.unsqueeze(2).transpose(3, 4)) * d**-0.5
@@ -146,6 +151,10 @@ class Reference:
         )
         mix = score.gather(1, pick)
         mix, y = mix / mix.sum(-1, keepdim=True), torch.zeros_like(x)
+        if self.chosen is not None:
+            layer = p.split(".")[2]
+            self.chosen[f"router_index.{layer}"] = pick
+            self.chosen[f"router_weight.{layer}"] = mix
         for e in range(c["num_local_experts"]):
             row, choice = (pick == e).nonzero(as_tuple=True)
             if len(row):
