@@ -15,24 +15,28 @@ namespace {
 
 static_assert(kGroupRows == kLanes);
 
-/// Scores of `K` keys from `keys` for `G` groups.
-template <int G, int K>
+/// Head size that the loops are compiled for; others go through the same code with a variable.
+constexpr int64_t kUsualDim = 128;
+
+/// Scores of `K` keys for `G` groups. A known dim makes the keys' addresses constants.
+template <int G, int K, int64_t known_dim>
 [[gnu::always_inline]] inline void score_keys(const ScoreTask& task, int first_group,
                                               int64_t first_key) {
-  const float* const keys = task.keys + first_key * task.dim;
+  const int64_t dim = known_dim > 0 ? known_dim : task.dim;
+  const float* const keys = task.keys + first_key * dim;
   Vec sums[G][K];
   WINNOW_UNROLL
   for (int g = 0; g < G; ++g) {
     WINNOW_UNROLL
     for (int k = 0; k < K; ++k) sums[g][k] = zero();
   }
-  for (int64_t d = 0; d < task.dim; ++d) {
+  for (int64_t d = 0; d < dim; ++d) {
     Vec queries[G];
     WINNOW_UNROLL
     for (int g = 0; g < G; ++g) queries[g] = load(task.queries[first_group + g] + d * kLanes);
     WINNOW_UNROLL
     for (int k = 0; k < K; ++k) {
-      const Vec key = broadcast(keys[k * task.dim + d]);
+      const Vec key = broadcast(keys[k * dim + d]);
       WINNOW_UNROLL
       for (int g = 0; g < G; ++g) sums[g][k] = fma(queries[g], key, sums[g][k]);
     }
@@ -47,11 +51,20 @@ template <int G, int K>
   }
 }
 
-template <int G, int K>
-[[gnu::noinline]] void score_groups(const ScoreTask& task, int first_group) {
+template <int G, int K, int64_t known_dim>
+[[gnu::noinline]] void score_all(const ScoreTask& task, int first_group) {
   int64_t key = 0;
-  for (; key + K <= task.num_keys; key += K) score_keys<G, K>(task, first_group, key);
-  for (; key < task.num_keys; ++key) score_keys<G, 1>(task, first_group, key);
+  for (; key + K <= task.num_keys; key += K) score_keys<G, K, known_dim>(task, first_group, key);
+  for (; key < task.num_keys; ++key) score_keys<G, 1, known_dim>(task, first_group, key);
+}
+
+template <int G, int K>
+void score_groups(const ScoreTask& task, int first_group) {
+  if (task.dim == kUsualDim) {
+    score_all<G, K, kUsualDim>(task, first_group);
+  } else {
+    score_all<G, K, 0>(task, first_group);
+  }
 }
 
 void score(const ScoreTask& task) {
@@ -180,27 +193,41 @@ void add_values(const ValueTask& task) {
   }
 }
 
-/// Values of the eight code bytes of group `g` of vector `t`.
-[[gnu::always_inline]] inline Vec group_values(const Nvfp4Plane& plane, int64_t t, int64_t g) {
-  const int64_t at = t * (plane.dim / kLanes) + g;
-  return lookup_codes(plane.table + plane.scales[at] * kLanes, plane.codes + at * (kLanes / 2));
+/// Groups of sixteen values, one after the other.
+[[gnu::always_inline]] inline void decode_groups(const uint8_t* codes, const uint8_t* scales,
+                                                 const float* table, int64_t num_groups,
+                                                 float* out) {
+#pragma GCC unroll 8
+  for (int64_t g = 0; g < num_groups; ++g) {
+    const float* const row = table + int64_t{scales[g]} * kLanes;
+    store(out + g * kLanes, lookup_codes(row, codes + g * (kLanes / 2)));
+  }
 }
 
 void decode_rows(const Nvfp4Plane& plane, float* out) {
-  const int64_t num_groups = plane.num_vectors * (plane.dim / kLanes);
-  for (int64_t g = 0; g < num_groups; ++g) store(out + g * kLanes, group_values(plane, 0, g));
+  decode_groups(plane.codes, plane.scales, plane.table, plane.num_vectors * (plane.dim / kLanes),
+                out);
 }
 
 void decode_parts(const Nvfp4Plane& plane, int64_t block_tokens, float* out) {
   constexpr int64_t kPartGroups = kValuePartDims / kLanes;
   const int64_t num_groups = plane.dim / kLanes;
+  const float* const table = plane.table;
   for (int64_t first = 0; first < num_groups; first += kPartGroups) {
-    const int64_t end = first + kPartGroups < num_groups ? first + kPartGroups : num_groups;
-    float* const part = out + first * kLanes * block_tokens;
+    const uint8_t* codes = plane.codes + first * (kLanes / 2);
+    const uint8_t* scales = plane.scales + first;
+    float* part = out + first * kLanes * block_tokens;
+    const int64_t left = num_groups - first;
     for (int64_t t = 0; t < plane.num_vectors; ++t) {
-      for (int64_t g = first; g < end; ++g) {
-        store(part + t * kValuePartDims + (g - first) * kLanes, group_values(plane, t, g));
+      // Known counts unroll.
+      if (left >= kPartGroups) {
+        decode_groups(codes, scales, table, kPartGroups, part);
+      } else {
+        decode_groups(codes, scales, table, left, part);
       }
+      codes += num_groups * (kLanes / 2);
+      scales += num_groups;
+      part += kValuePartDims;
     }
   }
 }

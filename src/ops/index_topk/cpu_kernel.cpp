@@ -13,6 +13,9 @@ namespace {
 
 constexpr int kTile = 4;
 
+/// Head size that the loops are compiled for; others go through the same code with a variable.
+constexpr int64_t kUsualDim = 128;
+
 /// Columns [d, d + 16) of K keys against four rows; `left` of them exist.
 template <int K>
 [[gnu::always_inline]] inline void add_columns(const float* const (&rows)[kTile], const float* keys,
@@ -33,9 +36,11 @@ template <int K>
 }
 
 /// Sixteen sums: sums[4 · key + row].
+template <int64_t known_dim>
 [[gnu::always_inline]] inline void multiply_tile(const float* const (&rows)[kTile],
-                                                 const float* keys, int64_t dim,
+                                                 const float* keys, int64_t any_dim,
                                                  Vec (&sums)[kTile * kTile]) {
+  const int64_t dim = known_dim > 0 ? known_dim : any_dim;
   // Fewer registers: fewer keys at a time.
   constexpr int kKeys = kRegisters < 32 ? 1 : kTile;
   WINNOW_UNROLL
@@ -67,13 +72,14 @@ float dot(const float* row, const float* key, int64_t dim) {
   return sum_lanes(sum);
 }
 
+template <int64_t known_dim>
 void best_of_tile(const float* const (&rows)[kTile], int num_rows, const float* keys,
                   int64_t num_keys, int64_t dim, float* best) {
   Vec maximum = broadcast(-__builtin_inff());
   int64_t k = 0;
   for (; k + kTile <= num_keys; k += kTile) {
     Vec sums[kTile * kTile];
-    multiply_tile(rows, keys + k * dim, dim, sums);
+    multiply_tile<known_dim>(rows, keys + k * dim, dim, sums);
     maximum = max(join_sixteen(sums), maximum);
   }
   // Lanes 4r … 4r + 3 hold row r's best of every fourth key.
@@ -96,7 +102,11 @@ void best_scores(const float* rows, int64_t num_rows, const float* keys, int64_t
     const int count = num_rows - first < kTile ? static_cast<int>(num_rows - first) : kTile;
     const float* tile[kTile];
     for (int r = 0; r < kTile; ++r) tile[r] = rows + (first + (r < count ? r : 0)) * dim;
-    best_of_tile(tile, count, keys, num_keys, dim, best + first);
+    if (dim == kUsualDim) {
+      best_of_tile<kUsualDim>(tile, count, keys, num_keys, kUsualDim, best + first);
+    } else {
+      best_of_tile<0>(tile, count, keys, num_keys, dim, best + first);
+    }
   }
 }
 

@@ -146,12 +146,14 @@ WINNOW_INLINE Vec load_bf16(const uint16_t* p) {
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
 
-/// table[code] for the sixteen codes of eight bytes, low nibble first. The byte goes to the even
-/// lane of its pair, shifted right by four to the odd one; a permutation reads four bits of each.
+/// table[code] for the sixteen codes of eight bytes, low nibble first: each lane gets eight bits
+/// from its code on, of which a permutation reads four.
 WINNOW_INLINE Vec lookup_codes(const float* table, const uint8_t* codes) {
-  const __m512i bytes =
-      _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
-  const __m512i nibbles = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
+  const __m512i shifts =
+      _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+  int64_t eight;
+  __builtin_memcpy(&eight, codes, sizeof eight);
+  const __m512i nibbles = _mm512_multishift_epi64_epi8(shifts, _mm512_set1_epi64(eight));
   return _mm512_permutexvar_ps(nibbles, _mm512_loadu_ps(table));
 }
 
