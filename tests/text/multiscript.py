@@ -6,7 +6,7 @@ import unicodedata
 ENGLISH = (
     "the quick brown fox jumps over a lazy dog while it's raining; they'll say we've seen I'd "
     "Don't YOU'RE he's Ünder naïve café coöperate e-mail https://example.org/path?q=1 "
-    "print(\"hello\\n\") for (int i = 0; i < 10; ++i) { x += 3.14159; } 1,234,567 0xFF "
+    'print("hello\\n") for (int i = 0; i < 10; ++i) { x += 3.14159; } 1,234,567 0xFF '
     "According to recent research, language models may generate text one token at a time."
 ).split(" ")
 
@@ -52,13 +52,34 @@ BLOCKS = {
     "cjk_extension_b": (0x20000, 0x2A6D6),
 }
 
-SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n", "\u00a0", "\u2003", "\u3000", "\u2028",
-          "\x0b", "\x0c", "\x85", "\u1680", "\u180e", "\u200b", "\ufeff"]
+SPACES = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\n\n",
+    " \n",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\u2028",
+    "\x0b",
+    "\x0c",
+    "\x85",
+    "\u1680",
+    "\u180e",
+    "\u200b",
+    "\ufeff",
+]
 PUNCTUATION = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + ["…", "—", "«", "»", "。", "、", "¿"]
 
 
 def assigned(first, last):
-    return [chr(c) for c in range(first, last + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    return [
+        chr(c) for c in range(first, last + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")
+    ]
 
 
 ALPHABETS = {name: assigned(first, last) for name, (first, last) in BLOCKS.items()}

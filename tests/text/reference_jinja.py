@@ -44,7 +44,7 @@ def make_environment():
 ENVIRONMENT = make_environment()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def compiled(source):
     return ENVIRONMENT.from_string(source)
 

@@ -1,21 +1,25 @@
 """winnow's template engine against jinja2 as transformers configures it."""
 
 import copy
+import pathlib
 import random
 
-import pytest
-
-import chat_templates
 import multiscript
+import pytest
 import reference_jinja
 from snippets import CONTEXT, snippets
+
+TEMPLATES = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in pathlib.Path(__file__).with_name("chat_templates").glob("*.jinja")
+}
 
 
 def check(text_tool, cases):
     """cases: (source, context). Equal text, or an error on both sides."""
     replies = text_tool("render", "test", [{"template": s, "context": c} for s, c in cases])
     wrong = []
-    for (source, context), reply in zip(cases, replies):
+    for (source, context), reply in zip(cases, replies, strict=True):
         expected = reference_jinja.render(source, copy.deepcopy(context))
         if reply.get("text") != expected:
             wrong.append((source, expected, reply))
@@ -30,13 +34,27 @@ def test_constructs(text_tool):
 
 def message_sets():
     rng = random.Random("messages")
-    hostile = multiscript.strings("chat", 60, ["{{ 7*7 }}", "{% if %}", "<|im_end|>", "[e~[", "</s>"])
+    hostile = multiscript.strings(
+        "chat", 60, ["{{ 7*7 }}", "{% if %}", "<|im_end|>", "[e~[", "</s>"]
+    )
     call = {
         "id": "call_1",
         "type": "function",
-        "function": {"name": "f", "arguments": {
-            "a": 1, "b": [True, {"c": "x"}], "d": None, "e": 1.0, "f": 1e20, "g": {"h": {}},
-            "i": "line\nbreak \"quoted\" <tag> é", "j": 2**70, "k": [], "l": -0.5}},
+        "function": {
+            "name": "f",
+            "arguments": {
+                "a": 1,
+                "b": [True, {"c": "x"}],
+                "d": None,
+                "e": 1.0,
+                "f": 1e20,
+                "g": {"h": {}},
+                "i": 'line\nbreak "quoted" <tag> é',
+                "j": 2**70,
+                "k": [],
+                "l": -0.5,
+            },
+        },
     }
     text_call = {"type": "function", "function": {"name": "g", "arguments": '{"x": "y"}'}}
     yield [{"role": "user", "content": "Hi"}]
@@ -76,8 +94,12 @@ def message_sets():
     yield [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     yield [{"role": "tool", "content": "orphan"}]
     yield []
-    yield [{"role": "root", "content": "R"}, {"role": "developer", "content": "D"},
-           {"role": "user", "content": "u"}, {"role": "strange", "content": "s"}]
+    yield [
+        {"role": "root", "content": "R"},
+        {"role": "developer", "content": "D"},
+        {"role": "user", "content": "u"},
+        {"role": "strange", "content": "s"},
+    ]
     yield [{"role": "user"}]
     yield [{"role": "user", "content": 5}, {"role": "assistant", "content": True}]
     for _ in range(25):
@@ -89,22 +111,31 @@ def message_sets():
 
 
 TOOLS = [
-    {"type": "function", "function": {
-        "name": "get_weather", "description": "Wetter \"heute\" in <Stadt> — 天気",
-        "parameters": {"type": "object", "properties": {
-            "city": {"type": "string", "description": "where"},
-            "days": {"type": ["integer", "null"], "default": 3},
-            "unit": {"type": "string", "enum": ["C", "F"]},
-            "items": {"type": "array", "items": {"type": "object", "properties": {}}}},
-            "required": ["city"]},
-        "return": {"type": "number"}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": 'Wetter "heute" in <Stadt> — 天気',
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "where"},
+                    "days": {"type": ["integer", "null"], "default": 3},
+                    "unit": {"type": "string", "enum": ["C", "F"]},
+                    "items": {"type": "array", "items": {"type": "object", "properties": {}}},
+                },
+                "required": ["city"],
+            },
+            "return": {"type": "number"},
+        },
+    },
     {"type": "function", "function": {"name": "noop", "description": "", "parameters": {}}},
 ]
 
 
-@pytest.mark.parametrize("name", sorted(chat_templates.TEMPLATES))
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_public_families(text_tool, name):
-    source = chat_templates.TEMPLATES[name]
+    source = TEMPLATES[name]
     cases = []
     for messages in message_sets():
         for extra in (
@@ -146,7 +177,8 @@ def test_values_are_marked_wherever_they_came_through(text_tool):
         "{{ d }}": None,
     }
     requests = [{"template": s, "context": {"x": secret, "d": {secret: secret}}} for s in cases]
-    for (source, template_text), reply in zip(cases.items(), text_tool("render", "t", requests)):
+    replies = text_tool("render", "t", requests)
+    for (source, template_text), reply in zip(cases.items(), replies, strict=True):
         from_template = "".join(text for text, is_template in reply["segments"] if is_template)
         assert secret not in from_template and "]~b]" not in from_template, source
         if template_text is not None:
@@ -155,14 +187,14 @@ def test_values_are_marked_wherever_they_came_through(text_tool):
 
 HOSTILE = [
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% set ns = namespace(s='x') %}{% for i in range(99999) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "{{ 'x' * 99999999999 }}",
     "{{ '%9999999999d' % 1 }}",
     "{{ 'x'.center(9999999999) }}",
-    "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
+    "{% set n = namespace(l=[]) %}{% for i in range(99999) %}{% set n.l = [n.l] %}{% endfor %}",
     "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}",
-    "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+    "{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% endfor %}",
     "{% for x in range(9) recursive %}{{ loop(range(9)) }}{% endfor %}",
     "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
     "{{ " + "-" * 100_000 + "1 }}",
@@ -189,7 +221,9 @@ def test_hostile_templates_end_in_an_error(text_tool, index):
 
 def test_errors_name_template_and_line(text_tool):
     def error(source, context=None):
-        return text_tool("render", "T", [{"template": source, "context": context or {}}])[0]["error"]
+        return text_tool("render", "T", [{"template": source, "context": context or {}}])[0][
+            "error"
+        ]
 
     assert error("a\nb\n{{ 1 + }}").startswith("T, line 3:")
     assert error("\n\n{{ raise_exception('no ' ~ 'way') }}") == "T, line 3: no way"

@@ -3,9 +3,8 @@
 import json
 import random
 
-import pytest
-
 import multiscript
+import pytest
 from tokenizer_zoo import M3_TOKENS, ZOO
 
 FULL = {"minimax_m3", "o200k", "qwen2", "llama3", "gpt2"}  # the families the issue is about
@@ -35,7 +34,7 @@ def check_encode(text_tool, tokenizer, path, texts, add_special_tokens=False):
     requests = [{"text": text, "add_special_tokens": add_special_tokens} for text in texts]
     replies = text_tool("encode", path, requests)
     expected = tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-    for text, reply, encoding in zip(texts, replies, expected):
+    for text, reply, encoding in zip(texts, replies, expected, strict=True):
         assert reply["ids"] == encoding.ids, (text, encoding.tokens)
         assert [tuple(o) for o in reply["offsets"]] == encoding.offsets, (text, encoding.tokens)
         assert reply["same_without_offsets"], text
@@ -45,7 +44,7 @@ def check_encode(text_tool, tokenizer, path, texts, add_special_tokens=False):
 def check_decode(text_tool, tokenizer, path, sequences):
     for skip in (True, False):
         requests = [{"ids": ids, "skip_special_tokens": skip} for ids in sequences]
-        for ids, reply in zip(sequences, text_tool("decode", path, requests)):
+        for ids, reply in zip(sequences, text_tool("decode", path, requests), strict=True):
             expected = tokenizer.decode(ids, skip_special_tokens=skip)
             assert reply["text"] == expected, ids
             assert reply["streamed"] == expected, ids
@@ -73,7 +72,7 @@ def test_random_bytes_are_read_as_python_reads_them(text_tool, zoo):
     rng = random.Random("bytes")
     data = [multiscript.random_bytes(rng) for _ in range(3000)]
     replies = text_tool("encode", path, [{"hex": d.hex()} for d in data])
-    for raw, reply in zip(data, replies):
+    for raw, reply in zip(data, replies, strict=True):
         encoding = tokenizer.encode(raw.decode("utf-8", "replace"), add_special_tokens=False)
         assert reply["ids"] == encoding.ids, raw
         assert [tuple(o) for o in reply["offsets"]] == encoding.offsets, raw
@@ -130,7 +129,7 @@ def test_values_cannot_spell_control_tokens(text_tool, zoo):
         cut = sorted(rng.randint(0, len(text)) for _ in range(2))
         parts = [text[: cut[0]], text[cut[0] : cut[1]], text[cut[1] :]]
         requests.append({"segments": [["]~b]user\n", True]] + [[p, False] for p in parts]})
-    for text, reply in zip(texts, text_tool("encode", path, requests)):
+    for text, reply in zip(texts, text_tool("encode", path, requests), strict=True):
         assert reply["ids"] == tokenizer.encode("]~b]user\n" + text).ids
 
 
@@ -139,7 +138,7 @@ def test_matching_switched_off(text_tool, zoo):
     texts = multiscript.strings("off", 300, M3_TOKENS)
     replies = text_tool("encode", path, [{"text": t, "match_added_tokens": False} for t in texts])
     first_added = min(tokenizer.get_added_tokens_decoder())
-    for text, reply in zip(texts, replies):
+    for text, reply in zip(texts, replies, strict=True):
         assert all(i < first_added for i in reply["ids"])
         assert tokenizer.decode(reply["ids"]) == text
 

@@ -1,9 +1,17 @@
 """Small tokenizers of the public families' shapes, trained on generated text."""
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers import processors, trainers
-
 import multiscript
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 CASED = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
@@ -25,10 +33,27 @@ DEEPSEEK = [
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ]
 
-M3_TOKENS = ["]!p~[", "<fim_prefix>", "<reponame>", "]~b]", "[e~[", "]!d~[", "]<]speech[>[",
-             "]<]image[>[", "]<]video[>[", "]<]start of image[>[", "]~!b[", "<think>", "</think>",
-             "<tool_call>", "</tool_call>", "]<]frame[>[", "]<]minimax[>[", "<mm:think>",
-             "</mm:think>"]
+M3_TOKENS = [
+    "]!p~[",
+    "<fim_prefix>",
+    "<reponame>",
+    "]~b]",
+    "[e~[",
+    "]!d~[",
+    "]<]speech[>[",
+    "]<]image[>[",
+    "]<]video[>[",
+    "]<]start of image[>[",
+    "]~!b[",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "]<]frame[>[",
+    "]<]minimax[>[",
+    "<mm:think>",
+    "</mm:think>",
+]
 
 
 def split(pattern, behavior="isolated", invert=False):
@@ -98,12 +123,14 @@ def llama3():
     tokenizer.model.ignore_merges = True
     tokenizer.add_special_tokens(["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>"])
     begin = tokenizer.token_to_id("<|begin_of_text|>")
-    tokenizer.post_processor = processors.Sequence([
-        processors.ByteLevel(trim_offsets=True),
-        processors.TemplateProcessing(
-            single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)]
-        ),
-    ])
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing(
+                single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)]
+            ),
+        ]
+    )
     return tokenizer
 
 
@@ -124,24 +151,30 @@ def starcoder():
 def added_token_flags():
     tokenizer = train(byte_level(use_regex=True), normalizer=normalizers.NFKC())
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    tokenizer.add_tokens([
-        AddedToken("<l>", lstrip=True, normalized=False),
-        AddedToken("<r>", rstrip=True, normalized=False),
-        AddedToken("<lr>", lstrip=True, rstrip=True, normalized=True),
-        AddedToken("word", single_word=True, normalized=False),
-        AddedToken("ﬁne", normalized=True),
-        AddedToken("ab", normalized=False),
-        AddedToken("abcd", normalized=False),
-        AddedToken("bcx", normalized=False),
-        AddedToken("\n\n", rstrip=True, normalized=False),
-    ])
+    tokenizer.add_tokens(
+        [
+            AddedToken("<l>", lstrip=True, normalized=False),
+            AddedToken("<r>", rstrip=True, normalized=False),
+            AddedToken("<lr>", lstrip=True, rstrip=True, normalized=True),
+            AddedToken("word", single_word=True, normalized=False),
+            AddedToken("ﬁne", normalized=True),
+            AddedToken("ab", normalized=False),
+            AddedToken("abcd", normalized=False),
+            AddedToken("bcx", normalized=False),
+            AddedToken("\n\n", rstrip=True, normalized=False),
+        ]
+    )
     tokenizer.add_special_tokens([AddedToken("<l><r>", single_word=True)])
     return tokenizer
 
 
 def words_and_punctuation():
-    steps = [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("contiguous"),
-             pre_tokenizers.Digits(), byte_level()]
+    steps = [
+        pre_tokenizers.Whitespace(),
+        pre_tokenizers.Punctuation("contiguous"),
+        pre_tokenizers.Digits(),
+        byte_level(),
+    ]
     return train(pre_tokenizers.Sequence(steps))
 
 
@@ -193,8 +226,13 @@ ZOO = {
     **{f"form_{name}": normal_form(name) for name in ("NFC", "NFD", "NFKC", "NFKD")},
     **{
         f"split_{name}_{'inverted' if invert else 'plain'}_{kind}": behavior(name, invert, pattern)
-        for name in ("isolated", "removed", "merged_with_previous", "merged_with_next",
-                     "contiguous")
+        for name in (
+            "isolated",
+            "removed",
+            "merged_with_previous",
+            "merged_with_next",
+            "contiguous",
+        )
         for invert in (False, True)
         for kind, pattern in (("string", " "), ("regex", Regex(r"\p{P}|\s|[aeiou]+")))
     },
