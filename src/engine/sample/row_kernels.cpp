@@ -117,6 +117,7 @@ WINNOW_BODY void fill_numbers(std::uint64_t seed, std::uint32_t first_group,
 
 }  // namespace body
 
+// NOLINTBEGIN(bugprone-macro-parentheses): an attribute cannot stand in parentheses.
 // One set of functions with the attribute, and the table of them.
 #define WINNOW_ROW_KERNELS(isa, attribute)                                                   \
   namespace isa {                                                                            \
@@ -143,6 +144,7 @@ WINNOW_ROW_KERNELS(portable, )
 WINNOW_ROW_KERNELS(avx2, [[gnu::target("avx2")]])
 WINNOW_ROW_KERNELS(avx512, [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]])
 #endif
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace
 

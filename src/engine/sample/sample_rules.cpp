@@ -10,8 +10,7 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 void sort_unique(std::vector<TokenId>& ids) {
   std::ranges::sort(ids);
-  const auto tail = std::ranges::unique(ids);
-  ids.erase(tail.begin(), tail.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
 float& at(std::span<float> logits, TokenId token) {
