@@ -21,6 +21,8 @@ struct EngineOptions {
   std::int32_t max_num_queued_requests = 2048;
   std::int64_t max_num_queued_tokens = 0;         // of prompts; 0: no limit
   std::int32_t long_prefill_token_threshold = 0;  // largest chunk of one prompt; 0: the budget
+  double target_itl_ms =
+      0;  // steps with decodes carry fewer prompt tokens to last no longer; 0: off
   bool enable_prefix_caching = true;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool fair_admission = true;           // round-robin over fairness_key inside one priority

@@ -102,8 +102,9 @@ void EngineCore::step() {
     run_jobs();
     finish_prompts(chunks);
     deliver_jobs();
+    const std::chrono::duration<double> elapsed = Clock::now() - begin;
+    scheduler_.observe_step(elapsed.count());
     if (observer_ != nullptr) {
-      const std::chrono::duration<double> elapsed = Clock::now() - begin;
       observer_->on_step(static_cast<std::int32_t>(batch_.batch().tokens.size()),
                          static_cast<std::int32_t>(chunks.size()), elapsed.count());
     }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/engine_core.h"
 
@@ -37,6 +38,9 @@ void validate_options(const EngineOptions& options, const ModelRunner& runner) {
   check_at_least("max_num_queued_tokens", options.max_num_queued_tokens, 0);
   check_at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0);
   check_at_least("max_logprobs", options.max_logprobs, -1);
+  if (!(options.target_itl_ms >= 0) || std::isinf(options.target_itl_ms)) {
+    refuse("target_itl_ms", "target_itl_ms must be a finite number of milliseconds, at least 0");
+  }
   if (options.max_num_batched_tokens < options.max_num_seqs) {
     refuse(
         "max_num_batched_tokens",

@@ -24,6 +24,7 @@ Scheduler::Scheduler(const EngineOptions& options, ModelRunner& runner,
       watermark_(runner.num_blocks() / kWatermarkShare),
       pool_(runner.num_blocks(), runner.block_tokens()),
       hasher_(options.prefix_cache_secret),
+      pacer_(options.target_itl_ms * 1e-3, runner.block_tokens()),
       waiting_({.use_priority = options.policy == SchedulingPolicy::kPriority,
                 .is_fair = options.fair_admission,
                 .quantum = options.max_num_batched_tokens,
@@ -49,7 +50,9 @@ std::span<const Chunk> Scheduler::plan() {
   token_budget_ = options_.max_num_batched_tokens;
   prompt_row_budget_ = max_prompt_rows_;
   has_preempted_ = false;
+  prefill_budget_ = token_budget_;
   plan_running(/*is_decode_pass=*/true);
+  if (!chunks_.empty()) prefill_budget_ = std::min(prefill_budget_, pacer_.limit());
   plan_running(/*is_decode_pass=*/false);
   // Who was just preempted for lack of blocks would only come back to be preempted again.
   if (!has_preempted_ || running_.empty()) admit_waiting();
@@ -130,6 +133,7 @@ bool Scheduler::find_blocks_for(Sequence& sequence, std::int32_t& num_tokens) {
 std::int32_t Scheduler::chunk_size(const Sequence& sequence) const {
   const std::int32_t missing = sequence.num_missing();
   std::int32_t size = std::min(missing, token_budget_);
+  if (missing > 1) size = std::min(size, prefill_budget_);
   if (options_.long_prefill_token_threshold > 0) {
     size = std::min(size, options_.long_prefill_token_threshold);
   }
@@ -154,6 +158,7 @@ void Scheduler::add_chunk(Sequence& sequence, std::int32_t num_tokens) {
     chunk.num_prompt_rows = std::max(end - sequence.num_computed, 0);
   }
   token_budget_ -= num_tokens;
+  if (num_tokens > 1) prefill_budget_ -= num_tokens;
   prompt_row_budget_ -= chunk.num_prompt_rows;
   chunks_.push_back(chunk);
 }
@@ -202,6 +207,15 @@ void Scheduler::commit(const Chunk& chunk) {
   }
 }
 
+void Scheduler::observe_step(double seconds) {
+  std::int32_t num_decode_tokens = 0;
+  std::int32_t num_prompt_tokens = 0;
+  for (const Chunk& chunk : chunks_) {
+    (chunk.num_tokens == 1 ? num_decode_tokens : num_prompt_tokens) += chunk.num_tokens;
+  }
+  pacer_.observe(num_decode_tokens, num_prompt_tokens, seconds);
+}
+
 bool Scheduler::start_choice(const Sequence& lead, Sequence& choice,
                              std::optional<CopiedBlock>& copied) {
   copied.reset();
@@ -232,6 +246,7 @@ void Scheduler::preempt(Sequence& victim) {
   for (Chunk& chunk : chunks_) {
     if (chunk.sequence != &victim) continue;
     token_budget_ += chunk.num_tokens;
+    if (chunk.num_tokens > 1) prefill_budget_ += chunk.num_tokens;
     prompt_row_budget_ += chunk.num_prompt_rows;
     chunk.num_tokens = 0;
   }

@@ -10,6 +10,7 @@
 
 #include "cache/block_pool.h"
 #include "engine/engine.h"
+#include "engine/prefill_pacer.h"
 #include "engine/sequence.h"
 #include "engine/waiting_queue.h"
 
@@ -48,6 +49,9 @@ class Scheduler {
 
   /// The chunk's tokens are in the cache now: full blocks become shareable.
   void commit(const Chunk& chunk);
+
+  /// How long the last plan took, for --target-itl-ms.
+  void observe_step(double seconds);
 
   /// Starts a choice as a running sequence on the lead's computed prompt. Sharing stops at the last
   /// full block: `copied`, if set, says which row to copy where. False when seats or blocks are
@@ -99,11 +103,13 @@ class Scheduler {
 
   BlockPool pool_;
   BlockHasher hasher_;
+  PrefillPacer pacer_;
   WaitingQueue waiting_;
   std::vector<Sequence*> running_;  // by (priority, arrival)
 
   std::vector<Chunk> chunks_;  // of the step being planned
   std::int32_t token_budget_ = 0;
+  std::int32_t prefill_budget_ = 0;  // of token_budget_, for chunks of more than one token
   std::int32_t prompt_row_budget_ = 0;
   bool has_preempted_ = false;
   PrefixMatch match_;       // of the sequence being admitted

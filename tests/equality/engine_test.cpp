@@ -102,6 +102,16 @@ TEST_F(EngineEquality, WithALimitForLongPrefills) {
   expect_equal(alone(), run_together(workload(), bench.core), "long prefill threshold");
 }
 
+TEST_F(EngineEquality, WithATargetForTheTimeOfAStep) {
+  for (const double target_ms : {1e-6, 0.01, 0.1}) {  // chunks vary from run to run
+    EngineOptions options = plain_options();
+    options.target_itl_ms = target_ms;
+    Bench bench(options, pool_of(200));
+    expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 2}),
+                 "target " + std::to_string(target_ms));
+  }
+}
+
 TEST_F(EngineEquality, AfterPrefixHitsOfTheWholeWorkload) {
   Bench bench(plain_options(), pool_of(2000));
   expect_equal(alone(), run_together(workload(), bench.core), "first time");
