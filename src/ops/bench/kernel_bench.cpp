@@ -24,6 +24,58 @@ constexpr std::int32_t kContext = 32 * 1024;
 constexpr std::int32_t kPrefillTokens = 2048;
 constexpr double kGiga = 1e9;
 
+/// The last tokens of a long prompt, in one layer.
+class Prefill {
+ public:
+  explicit Prefill(const Backend& backend) : backend_(backend), cache_(kContext) {
+    constexpr AttentionShape kShape = kM3Attention;
+    q_ = random_floats(kPrefillTokens * kShape.num_heads * kShape.head_dim, 1.0F, 13);
+    index_q_ =
+        random_floats(kPrefillTokens * kShape.num_index_heads * kShape.index_head_dim, 1.0F, 14);
+    out_.resize(q_.size());
+    blocks_.resize(
+        static_cast<std::size_t>(kPrefillTokens * kShape.num_index_heads * kShape.top_k_blocks));
+  }
+
+  static std::string what() {
+    return fmt::format("{}K tokens ending at {}K, nvfp4", kPrefillTokens / 1024, kContext / 1024);
+  }
+
+  void run_index(const OpContext& context) {
+    backend_.index_topk(context, {.index_q = index_q_.data(),
+                                  .shape = kM3Attention,
+                                  .batch = cache_.batch(kPrefillTokens, kContext),
+                                  .cache = cache_.view(),
+                                  .blocks = blocks_.data()});
+  }
+
+  void run_attention(const OpContext& context, bool is_sparse) {
+    backend_.attention(context, {.q = q_.data(),
+                                 .shape = kM3Attention,
+                                 .scale = 1.0F / std::sqrt(128.0F),
+                                 .batch = cache_.batch(kPrefillTokens, kContext),
+                                 .cache = cache_.view(),
+                                 .blocks = is_sparse ? blocks_.data() : nullptr,
+                                 .out = out_.data()});
+  }
+
+  /// Multiply-adds: keys that a query in the middle of the chunk sees, heads, dims.
+  static double index_work() { return kPrefillTokens * kKeys * 4 * 128; }
+  static double attention_work(bool is_sparse) {
+    return kPrefillTokens * (is_sparse ? 16.0 * 128.0 : kKeys) * 64 * 2 * 128;
+  }
+
+ private:
+  static constexpr double kKeys = kContext - kPrefillTokens / 2.0;
+
+  const Backend& backend_;
+  M3Cache cache_;
+  std::vector<float> q_;
+  std::vector<float> index_q_;
+  std::vector<float> out_;
+  std::vector<std::int32_t> blocks_;
+};
+
 class KernelBench {
  public:
   explicit KernelBench(const KernelBenchOptions& options)
@@ -136,48 +188,24 @@ class KernelBench {
     add_bytes("index_decode", "1 token at 128K, nvfp4", timing, std::int64_t{72} * 4 * kContext);
   }
 
+  void index_prefill() {
+    Prefill prefill(backend_);
+    add_arithmetic("index_prefill", prefill.what(),
+                   time_calls(options_.seconds_per_case, [&] { prefill.run_index(context()); }),
+                   prefill.index_work());
+  }
+
   void prefill() {
-    M3Cache cache(kContext);
-    const AttentionShape shape = kM3Attention;
-    const std::int64_t width = shape.num_heads * shape.head_dim;
-    const std::vector<float> q = random_floats(kPrefillTokens * width, 1.0F, 13);
-    const std::vector<float> index_q =
-        random_floats(kPrefillTokens * shape.num_index_heads * shape.index_head_dim, 1.0F, 14);
-    std::vector<float> out(q.size());
-    std::vector<std::int32_t> blocks(
-        static_cast<std::size_t>(kPrefillTokens * shape.num_index_heads * shape.top_k_blocks));
-    const BatchView batch = cache.batch(kPrefillTokens, kContext);
-    const std::string what =
-        fmt::format("{}K tokens ending at {}K, nvfp4", kPrefillTokens / 1024, kContext / 1024);
-    // Keys that a query at the middle of the chunk sees.
-    const double keys = kContext - kPrefillTokens / 2.0;
-    const auto run_index = [&] {
-      backend_.index_topk(context(), {.index_q = index_q.data(),
-                                      .shape = shape,
-                                      .batch = batch,
-                                      .cache = cache.view(),
-                                      .blocks = blocks.data()});
-    };
-    const auto run_attention = [&](const std::int32_t* list) {
-      backend_.attention(context(), {.q = q.data(),
-                                     .shape = shape,
-                                     .scale = 1.0F / std::sqrt(128.0F),
-                                     .batch = batch,
-                                     .cache = cache.view(),
-                                     .blocks = list,
-                                     .out = out.data()});
-    };
-    const double index_work = kPrefillTokens * keys * 4 * 128;
-    add_arithmetic("index_prefill", what, time_calls(options_.seconds_per_case, run_index),
-                   index_work);
-    const double sparse_work = double{kPrefillTokens} * 16 * 128 * 64 * 256;
+    Prefill prefill(backend_);
     const Timing sparse = time_calls(options_.seconds_per_case, [&] {
-      run_index();
-      run_attention(blocks.data());
+      prefill.run_index(context());
+      prefill.run_attention(context(), true);
     });
-    add_arithmetic("sparse_prefill", what + ", indexer included", sparse, index_work + sparse_work);
-    const Timing dense = time_calls(options_.seconds_per_case, [&] { run_attention(nullptr); });
-    add_arithmetic("dense_prefill", what, dense, kPrefillTokens * keys * 64 * 256);
+    add_arithmetic("sparse_prefill", prefill.what() + ", with indexer", sparse,
+                   prefill.index_work() + prefill.attention_work(true));
+    const Timing dense =
+        time_calls(options_.seconds_per_case, [&] { prefill.run_attention(context(), false); });
+    add_arithmetic("dense_prefill", prefill.what(), dense, prefill.attention_work(false));
     report_.sparse_prefill_gain = dense.best / sparse.best;
   }
 
@@ -263,6 +291,7 @@ constexpr Case kCases[] = {
      [](KernelBench& b) { b.gemm("mxfp8_gemm", QuantScheme::kMxfp8, 6144, 6144, 256); }},
     {"layer_decode", [](KernelBench& b) { b.layer_decode(); }},
     {"index_decode", [](KernelBench& b) { b.index_decode(); }},
+    {"index_prefill", [](KernelBench& b) { b.index_prefill(); }},
     {"prefill", [](KernelBench& b) { b.prefill(); }},
 };
 

@@ -12,15 +12,18 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} us", seconds * 1e6);
 }
 
-/// Names of processors and commits hold no control characters; quotes and backslashes are escaped.
-std::string quoted(const std::string& text) {
+/// In double quotes, with `escape` before a quote inside: a backslash for JSON, a quote for CSV.
+/// Names of processors and commits hold no control characters.
+std::string quoted(const std::string& text, char escape) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
+    if (c == '"' || (c == '\\' && escape == '\\')) out += escape;
     out += c;
   }
   return out + '"';
 }
+std::string json_string(const std::string& text) { return quoted(text, '\\'); }
+std::string csv_field(const std::string& text) { return quoted(text, '"'); }
 
 }  // namespace
 
@@ -50,9 +53,9 @@ std::string format_csv(const KernelBenchReport& report) {
       "floor_us,ratio\n";
   for (const KernelMeasurement& m : report.measurements) {
     out += fmt::format("{},{},{},{},{:.2f},{:.1f},{},{},{:.2f},{:.2f},{:.2f},{:.3f}\n",
-                       quoted(report.machine), report.commit, report.backend, report.num_threads,
+                       csv_field(report.machine), report.commit, report.backend, report.num_threads,
                        report.read_bytes_per_second / 1e9, report.multiply_adds_per_second / 1e9,
-                       m.name, quoted(m.shape), m.best_seconds * 1e6, m.median_seconds * 1e6,
+                       m.name, csv_field(m.shape), m.best_seconds * 1e6, m.median_seconds * 1e6,
                        m.floor_seconds * 1e6, m.fraction());
   }
   return out;
@@ -63,14 +66,15 @@ std::string format_json(const KernelBenchReport& report) {
       "{{\"machine\": {}, \"commit\": {}, \"backend\": {}, \"threads\": {}, "
       "\"read_bytes_per_second\": {:.6g}, \"multiply_adds_per_second\": {:.6g}, "
       "\"sparse_prefill_gain\": {:.4g}, \"kernels\": [",
-      quoted(report.machine), quoted(report.commit), quoted(report.backend), report.num_threads,
-      report.read_bytes_per_second, report.multiply_adds_per_second, report.sparse_prefill_gain);
+      json_string(report.machine), json_string(report.commit), json_string(report.backend),
+      report.num_threads, report.read_bytes_per_second, report.multiply_adds_per_second,
+      report.sparse_prefill_gain);
   const char* separator = "";
   for (const KernelMeasurement& m : report.measurements) {
     out += fmt::format(
         "{}{{\"name\": {}, \"shape\": {}, \"best_seconds\": {:.6g}, \"median_seconds\": {:.6g}, "
         "\"floor_seconds\": {:.6g}, \"ratio\": {:.4g}}}",
-        separator, quoted(m.name), quoted(m.shape), m.best_seconds, m.median_seconds,
+        separator, json_string(m.name), json_string(m.shape), m.best_seconds, m.median_seconds,
         m.floor_seconds, m.fraction());
     separator = ", ";
   }
