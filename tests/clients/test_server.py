@@ -123,7 +123,7 @@ def test_sigterm_lets_running_requests_finish(start):
             "POST",
             server.url + "/v1/chat/completions",
             timeout=60,
-            json={**LONG, "max_tokens": 400, "stream": True},
+            json={**LONG, "max_tokens": 2500, "stream": True},
         ) as response:
             results.append("".join(response.iter_text()))
 
