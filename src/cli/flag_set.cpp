@@ -58,7 +58,6 @@ FlagSet::FlagSet(std::string verb) : app_(std::make_unique<CLI::App>()) {
   app_->name("winnow " + verb);
   app_->get_formatter()->column_width(44);
   app_->set_help_flag("-h,--help", "Print this help and exit");
-  app_->set_help_all_flag("--help-all", "Also list flags that are accepted without effect");
 }
 FlagSet::~FlagSet() = default;
 
@@ -181,7 +180,7 @@ class FlagSet::Reader {
         rest_.insert(rest_.end(), words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
         break;
       }
-      if (word == "-h" || word == "--help" || word == "--help-all") {
+      if (word == "-h" || word == "--help") {
         rest_.push_back(word);
       } else if (word.starts_with("--")) {
         take_long(word, word.substr(2));

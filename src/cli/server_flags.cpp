@@ -190,7 +190,11 @@ server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags
   policy.prompt_tokens_details = flags.enable_prompt_tokens_details;
   policy.per_request_metrics = flags.enable_per_request_metrics;
   policy.response_role = flags.response_role;
-  policy.default_chat_template_kwargs = flags.default_chat_template_kwargs;
+  const Json& given = flags.default_chat_template_kwargs;
+  const bool is_thinking_given = given.contains("thinking_mode") || given.contains("thinking") ||
+                                 given.contains("enable_thinking");
+  if (is_thinking_given) policy.default_chat_template_kwargs = Json::object();
+  policy.default_chat_template_kwargs.update(given);
   policy.encode_request_text_as_plain = !flags.markers_in_messages;
   return policy;
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/openai/chat_request.h"
 #include "server/testing/test_server.h"
 
 namespace winnow::server::testing {
@@ -334,6 +335,24 @@ TEST(Api, DefaultsComeFromTheCheckpoint) {
   EXPECT_FLOAT_EQ(request.sampling.top_p, 0.75F);
   EXPECT_EQ(request.sampling.top_k, 5);
   EXPECT_EQ(request.sampling.max_tokens, 4096 - 19);
+}
+
+// Any word of the request about thinking beats the server's default.
+TEST(Api, ThinkingOfTheRequestWins) {
+  const auto mode = [](const std::string& members, const char* server_default) {
+    RequestPolicy policy;
+    if (server_default != nullptr)
+      policy.default_chat_template_kwargs = Json::parse(server_default);
+    return template_variables(read_chat_request(Json::parse(chat(members)), policy, {}))
+        .value("thinking_mode", std::string("undefined"));
+  };
+  EXPECT_EQ(mode("", nullptr), "disabled");
+  EXPECT_EQ(mode("", "{}"), "undefined");
+  EXPECT_EQ(mode("", R"({"enable_thinking":true})"), "enabled");
+  EXPECT_EQ(mode(R"("enable_thinking":false)", R"({"thinking_mode":"enabled"})"), "disabled");
+  EXPECT_EQ(mode(R"("reasoning_effort":"low")", nullptr), "enabled");
+  EXPECT_EQ(mode(R"("thinking":{"type":"adaptive"})", nullptr), "adaptive");
+  EXPECT_EQ(mode(R"("chat_template_kwargs":{"thinking":true})", nullptr), "enabled");
 }
 
 TEST(Api, ContextLengthErrorsUseTheWordsClientsMatch) {

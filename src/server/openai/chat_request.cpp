@@ -93,9 +93,9 @@ void refuse_unserved_chat(Fields& fields) {
   }
 }
 
-/// The server's defaults overlaid with the request's, key by key.
-Json merged_kwargs(Fields& fields, const RequestPolicy& policy) {
-  Json kwargs = policy.default_chat_template_kwargs;
+/// The request's own template variables.
+Json own_kwargs(Fields& fields, const RequestPolicy& policy) {
+  Json kwargs = Json::object();
   if (const Json* given = fields.object("chat_template_kwargs")) {
     for (const auto& [key, value] : given->items()) {
       if (std::find(kReserved.begin(), kReserved.end(), key) != kReserved.end()) {
@@ -106,6 +106,13 @@ Json merged_kwargs(Fields& fields, const RequestPolicy& policy) {
                     "chat_template needs a server started with --trust-request-chat-template");
       }
       kwargs[key] = value;
+    }
+  }
+  // Clients of hosted APIs send these at the top level; kwargs win.
+  for (const char* name : {"thinking", "enable_thinking"}) {
+    const Json* value = fields.find(name);
+    if (value != nullptr && !kwargs.contains("thinking_mode") && !kwargs.contains(name)) {
+      kwargs[name] = *value;
     }
   }
   return kwargs;
@@ -130,15 +137,13 @@ void read_chat_prompt(Fields& fields, const RequestPolicy& policy, ChatRequest& 
                                                 "high, xhigh, max",
                                                 effort));
   }
-  out.template_variables = merged_kwargs(fields, policy);
-  // Clients of hosted APIs send these at the top level; the request's own kwargs win.
-  for (const char* name : {"thinking", "enable_thinking"}) {
-    const Json* value = fields.find(name);
-    const bool is_given =
-        out.template_variables.contains("thinking_mode") || out.template_variables.contains(name);
-    if (value != nullptr && !is_given) out.template_variables[name] = *value;
-  }
-  resolve_thinking_mode(out.template_variables, effort);
+  // Thinking is resolved on each side first: any word of the request about it beats the server's
+  // default, whichever of its names either uses.
+  Json own = own_kwargs(fields, policy);
+  resolve_thinking_mode(own, effort);
+  out.template_variables = policy.default_chat_template_kwargs;
+  resolve_thinking_mode(out.template_variables, {});
+  for (const auto& [key, value] : own.items()) out.template_variables[key] = value;
   if (!effort.empty()) out.template_variables["reasoning_effort"] = effort;
   if (const Json* documents = fields.array("documents")) {
     out.template_variables["documents"] = *documents;

@@ -26,7 +26,8 @@ struct RequestPolicy {
   bool prompt_tokens_details = true;
   bool per_request_metrics = false;
   std::string response_role = "assistant";
-  Json default_chat_template_kwargs = Json::object();
+  /// Thinking is off unless asked for: without a reasoning parser it would stand in the answer.
+  Json default_chat_template_kwargs = Json{{"thinking_mode", "disabled"}};
   bool encode_request_text_as_plain = true;  // marker strings in messages stay ordinary text
 };
 
