@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import tasks
+from wire import expected, read_calls, split_answer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHATS = [
@@ -73,31 +74,38 @@ def score_planted(server, chats, count, size, mode):
     }
 
 
-def well_formed(call, tools):
-    known = {t["function"]["name"]: t["function"]["parameters"]["properties"] for t in tools}
-    try:
-        args = json.loads(call.function.arguments)
-    except json.JSONDecodeError:
-        return False
-    return (
-        call.function.name in known
-        and isinstance(args, dict)
-        and all(k in known[call.function.name] for k in args)
-    )
+def calls_of(message, mode):
+    """(name, arguments) pairs in the shape of `wire.read_calls`, and whether the server parsed them."""
+    if message.tool_calls:
+        pairs = []
+        for call in message.tool_calls:
+            try:
+                args = json.loads(call.function.arguments)
+            except json.JSONDecodeError:
+                return None, True
+            pairs.append((call.function.name, expected(args)))
+        return pairs, True
+    # a server without its tool parser hands the block through as text
+    return read_calls(split_answer(message.content or "", mode)[1]), False
 
 
 def score_calls(server, count, mode):
     items = tasks.calls(count)
     got = server.ask([(m, t) for m, t, _ in items], mode, 192)
-    formed = exact = 0
+    formed = exact = parsed = 0
     for m, (_, tools, want) in zip(got, items, strict=True):
-        calls = m.tool_calls or []
-        ok = bool(calls) and all(well_formed(c, tools) for c in calls)
+        known = {t["function"]["name"]: t["function"]["parameters"]["properties"] for t in tools}
+        calls, by_server = calls_of(m, mode)
+        ok = bool(calls) and all(n in known and all(k in known[n] for k, _ in a) for n, a in calls)
         formed += ok
-        exact += ok and [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [
-            (c["function"]["name"], c["function"]["arguments"]) for c in want
-        ]
-    return {"well-formed": formed / count, "exact": exact / count}
+        parsed += ok and by_server
+        wanted = [(c["function"]["name"], expected(c["function"]["arguments"])) for c in want]
+        exact += ok and calls == wanted
+    return {
+        "well-formed": formed / count,
+        "exact": exact / count,
+        "parsed by the server": parsed / count,
+    }
 
 
 def run(server, chats, a):
