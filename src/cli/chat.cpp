@@ -66,8 +66,14 @@ class Conversation {
             fmt::print("{}", piece);
             std::fflush(stdout);
           },
-          &interrupted);
+          &interrupted,
+          [is_terminal](std::string_view piece) {
+            if (!is_terminal) return;
+            fmt::print("\x1b[2m{}\x1b[0m", piece);  // dim
+            std::fflush(stdout);
+          });
       messages_.push_back({{"role", "assistant"}, {"content", result.text}});
+      if (!result.reasoning.empty()) messages_.back()["reasoning_content"] = result.reasoning;
       fmt::print("\n");
       if (is_terminal) print_speed(result);
     } catch (const Error& error) {

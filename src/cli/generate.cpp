@@ -32,6 +32,7 @@ void print_json(const LocalResult& result) {
   const double seconds = std::chrono::duration<double>(stats.finished - stats.arrival).count();
   Json out;
   out["text"] = result.text;
+  out["reasoning"] = result.reasoning.empty() ? Json() : Json(result.reasoning);
   out["finish_reason"] = server::finish_reason_name(result.finish_reason);
   out["prompt_tokens"] = stats.num_prompt_tokens;
   out["completion_tokens"] = stats.num_output_tokens;

@@ -57,7 +57,8 @@ struct Bell {
 
 LocalResult generate_locally(const server::ServingModel& model, const Json& body,
                              const std::function<void(std::string_view)>& on_text,
-                             const std::atomic<bool>* cancel) {
+                             const std::atomic<bool>* cancel,
+                             const std::function<void(std::string_view)>& on_reasoning) {
   server::GenerationPlan plan = make_plan(model, body);
   const auto inbox = std::make_shared<server::UpdateInbox>(1);
   const auto bell = std::make_shared<Bell>();
@@ -74,7 +75,9 @@ LocalResult generate_locally(const server::ServingModel& model, const Json& body
                               {.stop = plan.fields.stop,
                                .include_stop_string = plan.fields.include_stop_string,
                                .skip_special_tokens = plan.fields.skip_special_tokens,
-                               .min_tokens = plan.fields.sampling.min_tokens},
+                               .min_tokens = plan.fields.sampling.min_tokens,
+                               .reasoning = plan.fields.reasoning,
+                               .tools_active = plan.fields.tools_active},
                               0);
   const Engine::Submitted submitted = model.engine->submit(std::move(request));
   if (submitted.refusal != SubmitRefusal::kNone) {
@@ -94,9 +97,11 @@ LocalResult generate_locally(const server::ServingModel& model, const Json& body
       if (output.add(std::move(update))) model.engine->stop_choice(submitted.id, 0);
     }
     if (output.is_ready(1)) {
-      const std::string text = output.take().text;
-      if (on_text && !text.empty()) on_text(text);
-      result.text += text;
+      const server::ChoiceDelta delta = output.take();
+      if (on_reasoning && !delta.reasoning.empty()) on_reasoning(delta.reasoning);
+      if (on_text && !delta.text.empty()) on_text(delta.text);
+      result.reasoning += delta.reasoning;
+      result.text += delta.text;
     }
     if (news.all_done) break;
   }

@@ -99,7 +99,8 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
                  {"full", "hash", "custom", "none"});
   set.add_string("system-fingerprint", flags.system_fingerprint,
                  "The text for --fingerprint-mode custom");
-  set.add_string("reasoning-parser", flags.reasoning_parser, "minimax_m3, none");
+  set.add_string("reasoning-parser", flags.reasoning_parser,
+                 "Splits thinking from the answer: minimax_m3 (default), none");
   set.add_string("tool-call-parser", flags.tool_call_parser, "minimax_m3, none");
   set.add_switch("enable-auto-tool-choice", flags.enable_auto_tool_choice,
                  "Let the model decide on tool calls");
@@ -109,10 +110,6 @@ std::vector<std::string> check_server_flags(const ServerFlags& flags) {
   std::vector<std::string> notes;
   if (!flags.reasoning_parser.empty()) {
     check_choice("--reasoning-parser", flags.reasoning_parser, kParsers);
-    if (flags.reasoning_parser != "none") {
-      notes.emplace_back(
-          "--reasoning-parser: this version does not split thinking off; it stays in content");
-    }
   }
   if (!flags.tool_call_parser.empty()) {
     check_choice("--tool-call-parser", flags.tool_call_parser, kParsers);
@@ -190,11 +187,8 @@ server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags
   policy.prompt_tokens_details = flags.enable_prompt_tokens_details;
   policy.per_request_metrics = flags.enable_per_request_metrics;
   policy.response_role = flags.response_role;
-  const Json& given = flags.default_chat_template_kwargs;
-  const bool is_thinking_given = given.contains("thinking_mode") || given.contains("thinking") ||
-                                 given.contains("enable_thinking");
-  if (is_thinking_given) policy.default_chat_template_kwargs = Json::object();
-  policy.default_chat_template_kwargs.update(given);
+  policy.split_reasoning = flags.reasoning_parser != "none";
+  policy.default_chat_template_kwargs = flags.default_chat_template_kwargs;
   policy.encode_request_text_as_plain = !flags.markers_in_messages;
   return policy;
 }

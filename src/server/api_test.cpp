@@ -262,7 +262,7 @@ TEST(Api, FieldsAreHonouredOrRefusedByName) {
        "tool_choice"},
       {R"("reasoning_effort":"extreme")", "reasoning_effort"},
       {R"("thinking_token_budget":5)", "thinking_token_budget"},
-      {R"("include_reasoning":false)", "include_reasoning"},
+      {R"("include_reasoning":"no")", "include_reasoning"},
       {R"("chat_template":"x")", "chat_template"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs"},
       {R"("chat_template_kwargs":{"thinking_mode":"maybe"})", "chat_template_kwargs.thinking_mode"},
@@ -346,7 +346,7 @@ TEST(Api, ThinkingOfTheRequestWins) {
     return template_variables(read_chat_request(Json::parse(chat(members)), policy, {}))
         .value("thinking_mode", std::string("undefined"));
   };
-  EXPECT_EQ(mode("", nullptr), "disabled");
+  EXPECT_EQ(mode("", nullptr), "undefined");
   EXPECT_EQ(mode("", "{}"), "undefined");
   EXPECT_EQ(mode("", R"({"enable_thinking":true})"), "enabled");
   EXPECT_EQ(mode(R"("enable_thinking":false)", R"({"thinking_mode":"enabled"})"), "disabled");

@@ -25,7 +25,13 @@ ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& option
     : detokenizer_(tokenizer, {.skip_special_tokens = options.skip_special_tokens}),
       matcher_(options.stop, options.include_stop_string),
       options_(options),
-      choice_(choice) {}
+      choice_(choice) {
+  if (options.reasoning) reasoning_parser_.emplace(*options.reasoning, options.tools_active);
+}
+
+bool ChoiceOutput::is_thinking() const {
+  return reasoning_parser_ && reasoning_parser_->state() == ReasoningParser::State::kReasoning;
+}
 
 bool ChoiceOutput::add(OutputUpdate&& update) {
   if (is_finished()) return false;  // tokens sampled after a stop string
@@ -37,7 +43,9 @@ bool ChoiceOutput::add(OutputUpdate&& update) {
     tokens_.push_back(std::move(sampled));
     const bool is_stop_token = ends_with_stop_token && i + 1 == update.tokens.size();
     if (is_stop_token && !options_.include_stop_string) break;
-    add_text(detokenizer_.add(token));
+    const bool was_thinking = is_thinking();
+    add_visible(detokenizer_.add(token));
+    if (was_thinking && is_thinking()) ++num_reasoning_tokens_;
     if (matcher_.matched_index()) {
       stop_reason_ = options_.stop[*matcher_.matched_index()];
       finish_reason_ = FinishReason::kStop;
@@ -49,6 +57,13 @@ bool ChoiceOutput::add(OutputUpdate&& update) {
   return false;
 }
 
+void ChoiceOutput::add_visible(std::string_view text) {
+  if (!reasoning_parser_) return add_text(text);
+  const ReasoningParser::Piece piece = reasoning_parser_->add(text);
+  reasoning_ += piece.reasoning;
+  add_text(piece.content);
+}
+
 void ChoiceOutput::add_text(std::string_view text) {
   if (num_tokens_ <= options_.min_tokens || options_.stop.empty()) {
     text_ += text;
@@ -58,7 +73,12 @@ void ChoiceOutput::add_text(std::string_view text) {
 }
 
 void ChoiceOutput::finish(FinishReason reason) {
-  add_text(detokenizer_.finish());
+  add_visible(detokenizer_.finish());
+  if (reasoning_parser_) {
+    const ReasoningParser::Piece rest = reasoning_parser_->finish();
+    reasoning_ += rest.reasoning;
+    add_text(rest.content);
+  }
   if (matcher_.matched_index()) {
     stop_reason_ = options_.stop[*matcher_.matched_index()];
     reason = FinishReason::kStop;
@@ -70,7 +90,7 @@ void ChoiceOutput::finish(FinishReason reason) {
 
 bool ChoiceOutput::is_ready(std::int32_t interval) const {
   if (is_finished()) return true;
-  if (text_.empty()) return false;
+  if (text_.empty() && reasoning_.empty()) return false;
   return is_first_ || static_cast<std::int32_t>(tokens_.size()) >= interval;
 }
 
@@ -78,6 +98,7 @@ ChoiceDelta ChoiceOutput::take() {
   is_first_ = false;
   ChoiceDelta delta;
   delta.choice = choice_;
+  delta.reasoning = std::exchange(reasoning_, {});
   delta.text = std::exchange(text_, {});
   delta.tokens = std::exchange(tokens_, {});
   delta.finish_reason = finish_reason_;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "engine/request.h"
 #include "text/detokenizer.h"
+#include "text/reasoning_parser.h"
 #include "text/stop_matcher.h"
 
 namespace winnow::server {
@@ -18,6 +20,7 @@ using StopReason = std::variant<std::monostate, std::string, TokenId>;
 /// Text that became visible, and exactly the tokens behind it.
 struct ChoiceDelta {
   std::int32_t choice = 0;  // over all prompts of the request
+  std::string reasoning;    // thinking, when it is split off
   std::string text;
   std::vector<SampledToken> tokens;
   FinishReason finish_reason = FinishReason::kNone;
@@ -32,6 +35,9 @@ struct TextOptions {
   bool include_stop_string = false;
   bool skip_special_tokens = true;
   std::int32_t min_tokens = 0;  // stop strings are looked for in the text after these
+  /// Where the reply begins when thinking is split off; stop strings then apply to the answer only.
+  std::optional<ReasoningParser::State> reasoning;
+  bool tools_active = false;
 };
 
 /// Used by one thread at a time.
@@ -51,19 +57,27 @@ class ChoiceOutput {
   bool is_finished() const { return finish_reason_ != FinishReason::kNone; }
   FinishReason finish_reason() const { return finish_reason_; }
   std::int32_t num_tokens() const { return num_tokens_; }
+  /// Tokens of the thinking, markers left out.
+  std::int32_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
 
  private:
+  /// Visible text as it comes out of the detokenizer, and the end of it.
+  void add_visible(std::string_view text);
   void add_text(std::string_view text);
+  bool is_thinking() const;
   void finish(FinishReason reason);
 
   Detokenizer detokenizer_;
+  std::optional<ReasoningParser> reasoning_parser_;
   StopMatcher matcher_;
   TextOptions options_;
   std::int32_t choice_;
   std::int32_t num_tokens_ = 0;
+  std::int32_t num_reasoning_tokens_ = 0;
   bool is_first_ = true;
   FinishReason finish_reason_ = FinishReason::kNone;
   StopReason stop_reason_;
+  std::string reasoning_;
   std::string text_;
   std::vector<SampledToken> tokens_;
 };

@@ -40,7 +40,6 @@ def test_the_announced_command_line_serves(start):
         "--tensor-parallel-size 4",
         "--speculative-config",
         "--quantization-config.moe",
-        "--reasoning-parser",
         "--disable-hybrid-kv-cache-manager",
     ):
         assert log.count(flag) == 1, (flag, log)

@@ -23,6 +23,11 @@ class ChatFormat final : public ReplyFormat {
     Json entry;
     entry["index"] = delta.choice;
     entry["delta"] = Json::object();
+    if (!delta.reasoning.empty() && header_.include_reasoning) {
+      // Both names: `reasoning` is vLLM's, `reasoning_content` what older clients read.
+      entry["delta"]["reasoning"] = delta.reasoning;
+      entry["delta"]["reasoning_content"] = std::move(delta.reasoning);
+    }
     if (!delta.text.empty()) entry["delta"]["content"] = std::move(delta.text);
     entry["logprobs"] = nullptr;
     if (header_.want_logprobs && !delta.tokens.empty()) {
@@ -44,6 +49,7 @@ class ChatFormat final : public ReplyFormat {
 
   void collect(ChoiceDelta&& delta) override {
     Choice& choice = choices_[static_cast<std::size_t>(delta.choice)];
+    choice.reasoning += delta.reasoning;
     choice.text += delta.text;
     if (header_.want_logprobs) {
       for (Json& entry : chat_logprobs(*header_.tokenizer, delta.tokens, header_.tokens_as_ids)) {
@@ -82,6 +88,7 @@ class ChatFormat final : public ReplyFormat {
  private:
   struct Choice {
     bool is_open = false;
+    std::string reasoning;
     std::string text;
     Json logprobs = Json::array();
     Json token_ids = Json::array();
@@ -125,8 +132,11 @@ class ChatFormat final : public ReplyFormat {
     Choice& choice = choices_[index];
     Json message;
     message["role"] = header_.role;
-    message["content"] = prompt_.echoed + choice.text;
-    message["reasoning"] = nullptr;
+    const std::string content = prompt_.echoed + choice.text;
+    const bool has_reasoning = header_.include_reasoning && !choice.reasoning.empty();
+    message["content"] = content.empty() && !choice.reasoning.empty() ? Json() : Json(content);
+    message["reasoning"] = has_reasoning ? Json(choice.reasoning) : Json();
+    message["reasoning_content"] = message["reasoning"];
     message["refusal"] = nullptr;
     message["annotations"] = nullptr;
     message["audio"] = nullptr;

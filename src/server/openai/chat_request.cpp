@@ -75,10 +75,6 @@ void read_tool_choice(Fields& fields, bool has_tools) {
 }
 
 void refuse_unserved_chat(Fields& fields) {
-  if (!fields.boolean("include_reasoning").value_or(true)) {
-    fields.fail("include_reasoning",
-                "needs the reasoning parser, which this version does not have");
-  }
   if (fields.find("functions") != nullptr) fields.fail("functions", "use tools");
   if (fields.find("function_call") != nullptr) fields.fail("function_call", "use tool_choice");
   if (fields.find("audio") != nullptr) fields.fail("audio", "this model writes text");
@@ -116,6 +112,25 @@ Json own_kwargs(Fields& fields, const RequestPolicy& policy) {
     }
   }
   return kwargs;
+}
+
+void set_reasoning(Fields& fields, const RequestPolicy& policy, ChatRequest& out) {
+  GenerationFields& generation = out.generation;
+  generation.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  generation.tools_active = !out.tools.is_null();
+  if (!policy.split_reasoning) {
+    if (!generation.include_reasoning) {
+      fields.fail("include_reasoning", "needs a server started with a --reasoning-parser");
+    }
+    return;
+  }
+  using State = ReasoningParser::State;
+  const bool opens_thinking =
+      out.add_generation_prompt && out.template_variables.value("thinking_mode", "") == "enabled";
+  // A continued message stands after its closer: the template always prints one before content.
+  generation.reasoning = out.continue_final_message ? State::kContent
+                         : opens_thinking           ? State::kReasoning
+                                                    : State::kOpen;
 }
 
 }  // namespace
@@ -168,6 +183,7 @@ ChatRequest read_chat_request(const Json& body, const RequestPolicy& policy,
   ChatRequest out;
   out.generation = read_generation_fields(fields, policy, defaults);
   read_chat_prompt(fields, policy, out);
+  set_reasoning(fields, policy, out);
   read_logprobs(fields, policy, out.generation.sampling);
   read_prompt_logprobs(fields, policy, out.generation.stream, out.generation.sampling);
   read_tool_choice(fields, !out.tools.is_null());

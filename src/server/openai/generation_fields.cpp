@@ -205,7 +205,7 @@ void refuse_unserved(Fields& fields) {
     fields.fail("length_penalty", "only has a meaning for beam search, which is not offered");
   }
   refuse("repetition_detection", "not offered");
-  refuse("thinking_token_budget", "needs the reasoning parser, which this version does not have");
+  refuse("thinking_token_budget", "not offered by this version");
   refuse("kv_transfer_params", "this server does not exchange KV blocks with others");
   refuse("mm_processor_kwargs", "this server was started without vision");
   refuse("media_io_kwargs", "this server was started without vision");

@@ -11,6 +11,7 @@
 #include "engine/sampling_params.h"
 #include "server/generation.h"
 #include "server/json_fields.h"
+#include "text/reasoning_parser.h"
 
 namespace winnow::server {
 
@@ -26,8 +27,8 @@ struct RequestPolicy {
   bool prompt_tokens_details = true;
   bool per_request_metrics = false;
   std::string response_role = "assistant";
-  /// Thinking is off unless asked for: without a reasoning parser it would stand in the answer.
-  Json default_chat_template_kwargs = Json{{"thinking_mode", "disabled"}};
+  Json default_chat_template_kwargs = Json::object();
+  bool split_reasoning = true;               // chat replies: thinking goes into its own field
   bool encode_request_text_as_plain = true;  // marker strings in messages stay ordinary text
 };
 
@@ -40,6 +41,9 @@ struct GenerationFields {
   std::vector<std::string> bad_words;
   bool include_stop_string = false;
   bool skip_special_tokens = true;
+  std::optional<ReasoningParser::State> reasoning;  // chat: where a reply begins; none: not split
+  bool include_reasoning = true;
+  bool tools_active = false;
 
   bool stream = false;
   bool include_usage = false;

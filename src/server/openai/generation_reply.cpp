@@ -114,7 +114,9 @@ class GenerationReply final : public PendingReply {
     const TextOptions text_options{.stop = plan_.fields.stop,
                                    .include_stop_string = plan_.fields.include_stop_string,
                                    .skip_special_tokens = plan_.fields.skip_special_tokens,
-                                   .min_tokens = sampling.min_tokens};
+                                   .min_tokens = sampling.min_tokens,
+                                   .reasoning = plan_.fields.reasoning,
+                                   .tools_active = plan_.fields.tools_active};
     for (std::size_t p = 0; p < plan_.prompts.size(); ++p) {
       for (std::int32_t c = 0; c < sampling.n; ++c) {
         choices_.emplace_back(*context_.model->tokenizer, text_options,
@@ -223,7 +225,11 @@ class GenerationReply final : public PendingReply {
 
   Usage usage_so_far() const {
     Usage usage = usage_;
-    for (const ChoiceOutput& choice : choices_) usage.completion_tokens += choice.num_tokens();
+    if (plan_.fields.reasoning) usage.reasoning_tokens = 0;
+    for (const ChoiceOutput& choice : choices_) {
+      usage.completion_tokens += choice.num_tokens();
+      if (usage.reasoning_tokens) *usage.reasoning_tokens += choice.num_reasoning_tokens();
+    }
     return usage;
   }
 

@@ -255,6 +255,7 @@ ReplyHeader make_header(const GenerationFields& fields, const ServingModel& mode
   header.want_logprobs = fields.sampling.logprobs.has_value();
   header.tokens_as_ids = fields.tokens_as_ids;
   header.return_token_ids = fields.return_token_ids;
+  header.include_reasoning = fields.include_reasoning;
   header.return_prompt_text = fields.return_prompt_text;
   header.include_usage = fields.include_usage;
   header.n = fields.sampling.n;

@@ -11,6 +11,9 @@ Json usage_json(const Usage& usage) {
   if (usage.cached_tokens) {
     out["prompt_tokens_details"] = Json{{"cached_tokens", *usage.cached_tokens}};
   }
+  if (usage.reasoning_tokens) {
+    out["completion_tokens_details"] = Json{{"reasoning_tokens", *usage.reasoning_tokens}};
+  }
   return out;
 }
 

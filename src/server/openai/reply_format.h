@@ -17,7 +17,8 @@ namespace winnow::server {
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
-  std::optional<std::int64_t> cached_tokens;  // known at the end; absent: not reported
+  std::optional<std::int64_t> reasoning_tokens;  // absent: thinking is not split off
+  std::optional<std::int64_t> cached_tokens;     // known at the end; absent: not reported
 };
 
 Json usage_json(const Usage& usage);
@@ -35,6 +36,7 @@ struct ReplyHeader {
   bool return_token_ids = false;
   bool return_prompt_text = false;
   bool include_usage = false;
+  bool include_reasoning = true;
   std::int32_t n = 1;
 };
 
