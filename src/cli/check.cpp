@@ -41,8 +41,9 @@ void add_check_command(CLI::App& app, int& exit_code) {
   CLI::App* const verb =
       app.add_subcommand("check", "Compare the forward pass with a checkpoint's golden outputs");
   const auto flags = std::make_shared<Flags>();
-  verb->add_option("model", flags->folder, "Checkpoint folder that holds golden.safetensors")
-      ->required();
+  verb->add_option("model", flags->folder, "Checkpoint folder")->required();
+  verb->add_option("--golden", flags->options.golden,
+                   "File of outputs to compare with; default: golden.safetensors in the folder");
   verb->add_option("--backend", flags->options.backend,
                    "auto, scalar, cpu, cpu-avx512, cpu-avx2 or cpu-portable")
       ->capture_default_str();

@@ -123,7 +123,8 @@ std::string title_of(const Decoder& decoder, const CheckOptions& options) {
 
 CheckReport check_model(const std::filesystem::path& folder, const CheckOptions& options) {
   const ModelConfig config = read_model_config(folder);
-  const Golden golden = read_golden(folder, config);
+  const Golden golden =
+      read_golden(options.golden.empty() ? folder / "golden.safetensors" : options.golden, config);
   const std::int64_t prompt_tokens = std::ssize(golden.prompt);
   const std::int64_t chunk_tokens = options.chunk_tokens > 0 ? options.chunk_tokens : prompt_tokens;
   const LoadedModel model = load_decoder(

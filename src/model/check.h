@@ -13,7 +13,8 @@
 namespace winnow {
 
 struct CheckOptions {
-  std::string backend = "auto";  // ops::make_backend
+  std::filesystem::path golden = {};  // empty: golden.safetensors in the model's folder
+  std::string backend = "auto";       // ops::make_backend
   CacheDType kv_dtype = CacheDType::kF32;
   CacheDType index_dtype = CacheDType::kF32;
   std::optional<DequantMode> dequant = std::nullopt;

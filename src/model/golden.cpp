@@ -92,8 +92,7 @@ void read_layers(const Reader& reader, const ModelConfig& config, Golden& golden
 
 }  // namespace
 
-Golden read_golden(const std::filesystem::path& folder, const ModelConfig& config) {
-  const std::filesystem::path path = folder / "golden.safetensors";
+Golden read_golden(const std::filesystem::path& path, const ModelConfig& config) {
   if (!std::filesystem::exists(path)) {
     throw Error(ErrorCode::kNotFound, fmt::format("{}: no such file", path.string()),
                 "check needs the public implementation's outputs; see tests/golden/README.md");

@@ -25,8 +25,8 @@ struct Golden {
   std::vector<float> greedy_logits;                  // [greedy_tokens][vocab]
 };
 
-/// Throws Error{kNotFound} when the folder has no golden.safetensors, Error{kInvalidCheckpoint}
-/// when a tensor is missing, of another dtype, or of a shape that `config` does not give.
-Golden read_golden(const std::filesystem::path& folder, const ModelConfig& config);
+/// Throws Error{kNotFound} when there is no such file, Error{kInvalidCheckpoint} when a tensor is
+/// missing, of another dtype, or of a shape that `config` does not give.
+Golden read_golden(const std::filesystem::path& path, const ModelConfig& config);
 
 }  // namespace winnow

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <utility>
 #include <variant>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "checkpoint/weights.h"
 
 namespace winnow {
@@ -21,106 +25,90 @@ ops::MatrixSource source_of(const WeightMatrix& matrix) {
           .matrix_scale = matrix.global_scale};
 }
 
-/// Calls `visit` with every matrix of the model but the embedding table.
-template <typename Visit>
-void for_each_matrix(const ModelWeights& weights, const Visit& visit) {
-  const auto visit_mlp = [&](const GatedMlp& mlp) {
-    for (const WeightMatrix* matrix : {&mlp.gate, &mlp.up, &mlp.down}) visit(*matrix);
-  };
-  for (const LayerWeights& layer : weights.layers) {
-    for (const WeightMatrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) visit(*matrix);
-    if (layer.index) {
-      visit(layer.index->q);
-      visit(layer.index->k);
-    }
-    if (const auto* const mlp = std::get_if<GatedMlp>(&layer.mlp)) {
-      visit_mlp(*mlp);
-    } else {
-      const auto& moe = std::get<MoeWeights>(layer.mlp);
-      visit(moe.router);
-      for (const GatedMlp& expert : moe.experts) visit_mlp(expert);
-      visit_mlp(moe.shared);
-    }
-  }
-  visit(weights.lm_head);
-}
-
+/// Lists what is to be packed and where it goes, then packs on several threads. A matrix depends on
+/// its own source alone, so the number of threads changes nothing but the time.
 class Packer {
  public:
-  Packer(const Checkpoint& checkpoint, const ModelWeights& weights, const ops::Backend& backend,
-         const PackingProgress& progress)
-      : checkpoint_(checkpoint), backend_(backend), progress_(progress) {
-    for_each_matrix(weights, [&](const WeightMatrix& matrix) { total_ += matrix.num_bytes(); });
+  /// `target` must stay where it is until run() returns.
+  void add(std::vector<const WeightMatrix*> stack, std::unique_ptr<ops::PackedMatrix>& target) {
+    for (const WeightMatrix* matrix : stack) total_bytes_ += matrix->num_bytes();
+    jobs_.push_back({.stack = std::move(stack), .target = &target});
   }
 
-  std::unique_ptr<ops::PackedMatrix> pack(std::initializer_list<const WeightMatrix*> stack) {
-    return pack(std::span(stack.begin(), stack.size()));
-  }
-
-  std::unique_ptr<ops::PackedMatrix> pack(std::span<const WeightMatrix* const> stack) {
-    std::vector<ops::MatrixSource> sources;
-    for (const WeightMatrix* matrix : stack) sources.push_back(source_of(*matrix));
-    std::unique_ptr<ops::PackedMatrix> packed = backend_.pack(sources);
-    for (const WeightMatrix* matrix : stack) {
-      drop_pages(checkpoint_, *matrix);
-      done_ += matrix->num_bytes();
-    }
-    if (progress_) progress_(done_, total_);
-    return packed;
-  }
-
-  PackedMlp pack_mlp(const GatedMlp& mlp) {
-    return {.gate_up = pack({&mlp.gate, &mlp.up}), .down = pack({&mlp.down})};
-  }
-
-  PackedMoe pack_moe(const MoeWeights& moe) {
-    PackedMoe packed{.router = pack({&moe.router}),
-                     .router_bias = moe.router_bias,
-                     .experts = {},
-                     .expert_views = {},
-                     .shared = {}};
-    for (const GatedMlp& expert : moe.experts) {
-      packed.experts.push_back(pack_mlp(expert));
-      packed.expert_views.push_back(packed.experts.back().view());
-    }
-    if (moe.shared.gate.rows > 0) packed.shared = pack_mlp(moe.shared);
-    return packed;
-  }
-
-  PackedLayer pack_layer(const LayerWeights& layer) {
-    PackedLayer packed{.input_norm = layer.input_norm,
-                       .attention_norm = layer.post_attention_norm,
-                       .q_norm = layer.q_norm,
-                       .k_norm = layer.k_norm,
-                       .index_q_norm = {},
-                       .index_k_norm = {},
-                       .qkv = {},
-                       .output = {},
-                       .mlp = {},
-                       .moe = {}};
-    std::vector<const WeightMatrix*> qkv{&layer.q, &layer.k, &layer.v};
-    if (layer.index) {
-      packed.index_q_norm = layer.index->q_norm;
-      packed.index_k_norm = layer.index->k_norm;
-      qkv.insert(qkv.end(), {&layer.index->q, &layer.index->k});
-    }
-    packed.qkv = pack(qkv);
-    packed.output = pack({&layer.o});
-    if (const auto* const mlp = std::get_if<GatedMlp>(&layer.mlp)) {
-      packed.mlp = pack_mlp(*mlp);
-    } else {
-      packed.moe = pack_moe(std::get<MoeWeights>(layer.mlp));
-    }
-    return packed;
+  void run(const Checkpoint& checkpoint, const ops::Backend& backend,
+           const PackingProgress& progress) {
+    ThreadPool pool;
+    pool.parallel_for(std::ssize(jobs_), [&](std::int64_t i, int) {
+      if (has_failed_.load()) return;
+      const Job& job = jobs_[static_cast<std::size_t>(i)];
+      try {
+        std::vector<ops::MatrixSource> sources;
+        for (const WeightMatrix* matrix : job.stack) sources.push_back(source_of(*matrix));
+        *job.target = backend.pack(sources);
+        for (const WeightMatrix* matrix : job.stack) drop_pages(checkpoint, *matrix);
+        report(job, progress);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!has_failed_.exchange(true)) failure_ = std::current_exception();
+      }
+    });
+    if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  const Checkpoint& checkpoint_;
-  const ops::Backend& backend_;
-  const PackingProgress& progress_;
-  std::int64_t done_ = 0;
-  std::int64_t total_ = 0;
+  struct Job {
+    std::vector<const WeightMatrix*> stack;
+    std::unique_ptr<ops::PackedMatrix>* target = nullptr;
+  };
+
+  void report(const Job& job, const PackingProgress& progress) {
+    const std::lock_guard lock(mutex_);
+    for (const WeightMatrix* matrix : job.stack) done_bytes_ += matrix->num_bytes();
+    if (progress) progress(done_bytes_, total_bytes_);
+  }
+
+  std::vector<Job> jobs_;
+  std::int64_t total_bytes_ = 0;
+  std::mutex mutex_;  // of the following
+  std::int64_t done_bytes_ = 0;
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;
 };
+
+void add_mlp(Packer& packer, const GatedMlp& mlp, PackedMlp& packed) {
+  packer.add({&mlp.gate, &mlp.up}, packed.gate_up);
+  packer.add({&mlp.down}, packed.down);
+}
+
+void add_moe(Packer& packer, const MoeWeights& moe, PackedMoe& packed) {
+  packed.router_bias = moe.router_bias;
+  packer.add({&moe.router}, packed.router);
+  packed.experts.resize(moe.experts.size());
+  for (std::size_t e = 0; e < moe.experts.size(); ++e) {
+    add_mlp(packer, moe.experts[e], packed.experts[e]);
+  }
+  if (moe.shared.gate.rows > 0) add_mlp(packer, moe.shared, packed.shared);
+}
+
+void add_layer(Packer& packer, const LayerWeights& layer, PackedLayer& packed) {
+  packed.input_norm = layer.input_norm;
+  packed.attention_norm = layer.post_attention_norm;
+  packed.q_norm = layer.q_norm;
+  packed.k_norm = layer.k_norm;
+  std::vector<const WeightMatrix*> qkv{&layer.q, &layer.k, &layer.v};
+  if (layer.index) {
+    packed.index_q_norm = layer.index->q_norm;
+    packed.index_k_norm = layer.index->k_norm;
+    qkv.insert(qkv.end(), {&layer.index->q, &layer.index->k});
+  }
+  packer.add(std::move(qkv), packed.qkv);
+  packer.add({&layer.o}, packed.output);
+  if (const auto* const mlp = std::get_if<GatedMlp>(&layer.mlp)) {
+    add_mlp(packer, *mlp, packed.mlp);
+  } else {
+    add_moe(packer, std::get<MoeWeights>(layer.mlp), packed.moe);
+  }
+}
 
 /// FNV-1a over each tensor's name and its first and last bytes: other weights give another value,
 /// without reading all of a large checkpoint.
@@ -156,16 +144,23 @@ PackedWeights pack_weights(const Checkpoint& checkpoint, const ModelWeights& wei
     throw Error(ErrorCode::kInvalidCheckpoint,
                 fmt::format("{}: a quantised embedding table is not read", embed.name));
   }
-  Packer packer(checkpoint, weights, backend, progress);
-  PackedWeights packed{.embedding = embed.data.data,
-                       .embedding_scheme = embed.scheme,
-                       .final_norm = weights.final_norm,
-                       .lm_head = {},
-                       .layers = {},
-                       .fingerprint = fingerprint_of(checkpoint)};
-  for (const LayerWeights& layer : weights.layers)
-    packed.layers.push_back(packer.pack_layer(layer));
-  packed.lm_head = packer.pack({&weights.lm_head});
+  PackedWeights packed;
+  packed.embedding = embed.data.data;
+  packed.embedding_scheme = embed.scheme;
+  packed.final_norm = weights.final_norm;
+  packed.fingerprint = fingerprint_of(checkpoint);
+  packed.layers.resize(weights.layers.size());
+  Packer packer;
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    add_layer(packer, weights.layers[i], packed.layers[i]);
+  }
+  packer.add({&weights.lm_head}, packed.lm_head);
+  packer.run(checkpoint, backend, progress);
+  for (PackedLayer& layer : packed.layers) {
+    for (const PackedMlp& expert : layer.moe.experts) {
+      layer.moe.expert_views.push_back(expert.view());
+    }
+  }
   return packed;
 }
 

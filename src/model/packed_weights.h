@@ -50,7 +50,8 @@ struct PackedWeights {
   std::int64_t num_bytes() const;  // resident bytes of the packed matrices
 };
 
-/// Called after each packed matrix with the source bytes done so far and in all.
+/// Called after each packed matrix with the source bytes done so far and in all; on any of the
+/// packing threads, one call at a time.
 using PackingProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 /// Packs for `backend` and lets go of each matrix's mapped pages once it is packed, so that
