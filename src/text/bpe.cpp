@@ -72,14 +72,14 @@ struct BpeScratch::State {
 BpeScratch::BpeScratch() : state_(std::make_unique<State>()) {}
 BpeScratch::~BpeScratch() = default;
 
-Bpe::Bpe(BpeConfig config) : unk_id_(config.unk_id), fuse_unk_(config.fuse_unk) {
+Bpe::Bpe(const BpeConfig& config) : unk_id_(config.unk_id), fuse_unk_(config.fuse_unk) {
   std::fill(std::begin(byte_ids_), std::end(byte_ids_), -1);
   for (const auto& [bytes, id] : config.vocab) {
     if (bytes.size() == 1) byte_ids_[static_cast<unsigned char>(bytes[0])] = id;
   }
   if (config.ignore_merges) {
     whole_words_.reserve(config.vocab.size());
-    for (auto& [bytes, id] : config.vocab) whole_words_.emplace(std::move(bytes), id);
+    for (const auto& [bytes, id] : config.vocab) whole_words_.emplace(bytes, id);
   }
   const std::size_t slots = std::bit_ceil(std::max<std::size_t>(2 * config.merges.size(), 16));
   merges_.resize(slots);

@@ -48,7 +48,7 @@ class BpeScratch {
 /// Immutable; any number of threads, each with its own scratch.
 class Bpe {
  public:
-  explicit Bpe(BpeConfig config);
+  explicit Bpe(const BpeConfig& config);
 
   /// Appends the tokens of `word`; their num_bytes add up to word.size() unless bytes were dropped.
   void encode_word(std::string_view word, BpeScratch& scratch, std::vector<BpeToken>& out) const;

@@ -19,7 +19,7 @@ namespace {
 // on a megabyte of spaces.
 constexpr std::uint32_t kMatchLimit = 20'000'000;
 constexpr std::uint32_t kHeapLimitKiB = 64 * 1024;
-constexpr std::size_t kGiveUpBytes = 64 * 1024;
+constexpr std::size_t kGiveUpBytes = std::size_t{64} * 1024;
 
 // White_Space, spelled out: PCRE2's \s also has U+180E.
 constexpr std::string_view kSpaceRanges =
@@ -98,7 +98,7 @@ struct MatchSpace {
   MatchSpace()
       : data(pcre2_match_data_create(1, nullptr)),
         context(pcre2_match_context_create(nullptr)),
-        stack(pcre2_jit_stack_create(32 * 1024, 4 * 1024 * 1024, nullptr)) {
+        stack(pcre2_jit_stack_create(std::size_t{32} << 10, std::size_t{4} << 20, nullptr)) {
     pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimitKiB);
     pcre2_jit_stack_assign(context, nullptr, stack);
@@ -136,7 +136,8 @@ struct SplitRegex::Code {
 };
 
 SplitRegex::SplitRegex(std::string_view expression) : code_(std::make_unique<Code>()) {
-  if (expression.size() > 16 * 1024) refuse(expression.substr(0, 80), "longer than 16 KiB");
+  if (expression.size() > std::size_t{16} * 1024)
+    refuse(expression.substr(0, 80), "longer than 16 KiB");
   const std::string pattern = translate(expression);
   int error = 0;
   PCRE2_SIZE offset = 0;

@@ -147,11 +147,11 @@ Tokenizer::Impl::Impl(TokenizerConfig config)
       original_matcher(added_tokens, patterns_for(added_tokens, false, normal_forms)),
       normalized_matcher(added_tokens, patterns_for(added_tokens, true, normal_forms)),
       pre_tokenizer(std::move(config.pre_tokenizer)),
-      bpe(std::move(config.bpe)) {
+      bpe(config.bpe) {
   TokenId largest = -1;
   for (const auto& [spelling, id] : config.vocab) largest = std::max(largest, id);
   for (const AddedToken& token : added_tokens) largest = std::max(largest, token.id);
-  const auto size = static_cast<std::size_t>(largest + 1);
+  const std::size_t size = static_cast<std::size_t>(largest) + 1;  // 0 without tokens
   spellings.resize(size);
   bytes.resize(size);
   flags.resize(size);

@@ -13,7 +13,12 @@ namespace winnow {
 namespace {
 
 using Json = nlohmann::json;
-using Ids = std::unordered_map<std::string_view, TokenId>;
+
+// The vocabulary both ways; views into the parsed document.
+struct Known {
+  std::unordered_map<std::string_view, TokenId> ids;
+  std::unordered_map<TokenId, std::string_view> owners;
+};
 
 constexpr int kMaxSequenceDepth = 8;
 
@@ -21,15 +26,20 @@ constexpr int kMaxSequenceDepth = 8;
 struct Node {
   const Json* json;
   std::string path;
+  std::int64_t index = -1;  // of a list item, so that long lists need no path per item
 
   [[noreturn]] void fail(std::string_view accepted, std::string_view hint = {}) const {
     std::string got = json->dump(-1, ' ', false, Json::error_handler_t::replace);
     if (got.size() > 80) got = got.substr(0, 77) + "...";
     throw Error(ErrorCode::kInvalidCheckpoint,
-                fmt::format("{}: {}, accepted: {}", path, got, accepted), std::string(hint));
+                fmt::format("{}{}: {}, accepted: {}", path,
+                            index < 0 ? "" : fmt::format("[{}]", index), got, accepted),
+                std::string(hint));
   }
 
   bool is_null() const { return json->is_null(); }
+
+  Node child(const std::string& step, const Json& value) const { return {&value, path + step}; }
 
   Node at(const char* key) const {
     static const Json kNull;
@@ -92,22 +102,23 @@ std::pair<std::string_view, std::string_view> merge_pair(const Node& node) {
   return {line.substr(0, space), line.substr(space + 1)};
 }
 
-void read_merges(const Node& merges, const Ids& ids, BpeConfig& bpe) {
+void read_merges(const Node& merges, const Known& known, BpeConfig& bpe) {
   if (!merges.json->is_array()) merges.fail("a list");
   const auto id_of = [&](const Node& node, std::string_view token) {
-    const auto found = ids.find(token);
-    if (found == ids.end()) {
+    const auto found = known.ids.find(token);
+    if (found == known.ids.end()) {
       node.fail("tokens of the vocabulary", fmt::format("\"{}\" is not in model.vocab", token));
     }
     return found->second;
   };
   std::string joined;
-  Node node{nullptr, {}};
+  bpe.merges.reserve(merges.json->size());
+  Node node{nullptr, merges.path};
   for (std::size_t i = 0; i < merges.json->size(); ++i) {
     const Json& item = (*merges.json)[i];
     if (item.is_string() && item.get_ref<const std::string&>().starts_with("#version")) continue;
     node.json = &item;
-    node.path = fmt::format("{}[{}]", merges.path, i);
+    node.index = static_cast<std::int64_t>(i);
     const auto [left, right] = merge_pair(node);
     joined.assign(left);
     joined.append(right);
@@ -115,7 +126,7 @@ void read_merges(const Node& merges, const Ids& ids, BpeConfig& bpe) {
   }
 }
 
-void read_model(const Node& model, TokenizerConfig& config) {
+void read_model(const Node& model, Known& known, TokenizerConfig& config) {
   const Node type = model.at("type");
   if (!type.is_null() && type.text() != "BPE") type.fail("\"BPE\"");
   require_empty(model.at("dropout"), "dropout makes ids random; serve without it");
@@ -127,41 +138,34 @@ void read_model(const Node& model, TokenizerConfig& config) {
 
   const Node vocab = model.at("vocab");
   if (!vocab.json->is_object()) vocab.fail("an object of token strings to ids");
-  Ids ids;
-  ids.reserve(vocab.json->size());
-  std::unordered_map<TokenId, std::string_view> owner;
-  owner.reserve(vocab.json->size());
+  known.ids.reserve(vocab.json->size());
+  known.owners.reserve(vocab.json->size());
   for (const auto& [token, value] : vocab.json->items()) {
-    const TokenId id = Node{&value, vocab.path + "." + token}.id();
+    const auto node = [&, &name = token, &json = value] { return vocab.child("." + name, json); };
+    const bool is_plain = value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxTokenId;
+    const TokenId id = is_plain ? value.get<TokenId>() : node().id();
     if (token.empty()) continue;
-    const auto [other, is_new] = owner.emplace(id, token);
+    const auto [other, is_new] = known.owners.emplace(id, token);
     if (!is_new) {
-      Node{&value, vocab.path + "." + token}.fail(
-          "one token per id", fmt::format("\"{}\" has the same id", other->second));
+      node().fail("one token per id", fmt::format("\"{}\" has the same id", other->second));
     }
+    known.ids.emplace(token, id);
     config.vocab.emplace_back(token, id);
     if (std::optional<std::string> bytes = bytes_of_spelling(token)) {
       config.bpe.vocab.emplace_back(*std::move(bytes), id);
     }
   }
-  for (const auto& [token, id] : config.vocab) ids.emplace(token, id);
 
   const Node unk = model.at("unk_token");
   if (!unk.is_null()) {
-    const auto found = ids.find(unk.text());
-    if (found != ids.end()) config.bpe.unk_id = found->second;
+    const auto found = known.ids.find(unk.text());
+    if (found != known.ids.end()) config.bpe.unk_id = found->second;
   }
-  read_merges(model.at("merges"), ids, config.bpe);
+  read_merges(model.at("merges"), known, config.bpe);
 }
 
-void read_added_tokens(const Node& list, TokenizerConfig& config) {
+void read_added_tokens(const Node& list, Known& known, TokenizerConfig& config) {
   if (list.is_null()) return;
-  Ids ids;
-  std::unordered_map<TokenId, std::string_view> owner;
-  for (const auto& [token, id] : config.vocab) {
-    ids.emplace(token, id);
-    owner.emplace(id, token);
-  }
   for (const Node& node : list.items()) {
     AddedToken token;
     token.id = node.at("id").id();
@@ -172,11 +176,12 @@ void read_added_tokens(const Node& list, TokenizerConfig& config) {
     token.strips_left = node.at("lstrip").flag(false);
     token.strips_right = node.at("rstrip").flag(false);
     token.is_single_word = node.at("single_word").flag(false);
-    const auto known = ids.find(token.content);
-    if (known != ids.end() && known->second != token.id) {
-      node.at("id").fail(fmt::format("{}, as in model.vocab", known->second));
+    const auto in_model = known.ids.find(token.content);
+    if (in_model != known.ids.end() && in_model->second != token.id) {
+      node.at("id").fail(fmt::format("{}, as in model.vocab", in_model->second));
     }
-    const auto [other, is_new] = owner.emplace(token.id, token.content);
+    const std::string& content = node.at("content").text();  // outlives `token`
+    const auto [other, is_new] = known.owners.emplace(token.id, content);
     if (!is_new && other->second != token.content) {
       node.at("id").fail("an id of its own", fmt::format("\"{}\" has it", other->second));
     }
@@ -329,8 +334,9 @@ TokenizerConfig parse_tokenizer_config(std::string_view json, std::string_view n
   const Node node{&root, std::string(name)};
   if (!root.is_object()) node.fail("an object", "is this a Hugging Face tokenizer.json?");
   TokenizerConfig config;
-  read_model(node.at("model"), config);
-  read_added_tokens(node.at("added_tokens"), config);
+  Known known;
+  read_model(node.at("model"), known, config);
+  read_added_tokens(node.at("added_tokens"), known, config);
   read_normalizer(node.at("normalizer"), 0, config.normal_forms);
   bool has_byte_level = false;
   const Node pre_tokenizer = node.at("pre_tokenizer");

@@ -36,7 +36,8 @@ std::string replace_ill_formed(std::string_view text);
 
 std::size_t count_characters(std::string_view well_formed);
 
-/// Classes that split expressions are made of; exactly one per code point.
+/// Classes that split expressions are made of; exactly one per code point, by ICU's data (version
+/// 72: Unicode 15.0). Characters of later versions count as kOther.
 enum class CharClass : std::uint8_t {
   kOther,
   kUpper,       // Lu, Lt

@@ -1,6 +1,8 @@
 // Two inputs in one: bytes before the first NUL are a tokenizer.json (none: one of the known
 // families with a byte vocabulary, chosen by the first byte), the rest is text to encode. Checks
 // that nothing crashes and that the promises of text/tokenizer.h hold.
+#include <unicode/uchar.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -61,6 +63,18 @@ winnow::Tokenizer known_family(std::size_t index) {
   return winnow::Tokenizer::from_json(root.dump());
 }
 
+// PCRE2 10.42 has Unicode 14, ICU 72 has Unicode 15: their classes differ for what came between.
+bool has_character_newer_than_pcre2(const std::string& text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const winnow::Utf8Step step = winnow::step_utf8(text, i);
+    UVersionInfo age;
+    u_charAge(static_cast<UChar32>(step.code_point), age);
+    if (age[0] > 14) return true;
+    i += step.num_bytes;
+  }
+  return false;
+}
+
 void check_streaming(const winnow::Tokenizer& tokenizer, const std::vector<winnow::TokenId>& ids) {
   winnow::Detokenizer detokenizer(tokenizer, {.skip_special_tokens = false});
   std::string streamed;
@@ -105,6 +119,7 @@ void check_known(std::size_t index, std::string_view bytes) {
   }();
   const auto scanner =
       *winnow::SplitScanner::for_expression(winnow::SplitScanner::expression(index));
+  if (has_character_newer_than_pcre2(text)) return;
   std::vector<winnow::SplitMatch> matches;
   (*expressions)[index].split(text, matches);
   std::size_t position = 0;

@@ -62,8 +62,8 @@ bool Bound::truth(std::size_t index, bool if_absent) const {
   return values_[index] == nullptr ? if_absent : is_true(*values_[index]);
 }
 
-Value Bound::value(std::size_t index, Value if_absent) const {
-  return values_[index] == nullptr ? std::move(if_absent) : *values_[index];
+Value Bound::value(std::size_t index, const Value& if_absent) const {
+  return values_[index] == nullptr ? if_absent : *values_[index];
 }
 
 const Text& need_text(Interpreter& interpreter, std::string_view function, const Value& value) {

@@ -41,7 +41,7 @@ class Bound {
   std::int64_t integer(std::size_t index, std::int64_t if_absent) const;
   Text text(std::size_t index, std::string_view if_absent) const;
   bool truth(std::size_t index, bool if_absent) const;
-  Value value(std::size_t index, Value if_absent) const;
+  Value value(std::size_t index, const Value& if_absent) const;
 
  private:
   Interpreter& interpreter_;

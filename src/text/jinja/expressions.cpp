@@ -38,7 +38,7 @@ Value DictLiteral::compute(Interpreter& interpreter) const {
 }
 
 Value Unary::compute(Interpreter& interpreter) const {
-  const Value value = operand->evaluate(interpreter);
+  Value value = operand->evaluate(interpreter);
   if (kind == Kind::kNot) return !is_true(value);
   interpreter.line = line;
   if (kind == Kind::kMinus) return negate(interpreter, value);

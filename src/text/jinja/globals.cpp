@@ -116,7 +116,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   std::tm local{};
   localtime_r(&now, &local);
   // A leading character tells an empty result from a buffer that was too small.
-  std::string out(16 * 1024, '\0');
+  std::string out(std::size_t{16} * 1024, '\0');
   const std::size_t size =
       std::strftime(out.data(), out.size(), ("x" + format.bytes()).c_str(), &local);
   if (size == 0) interpreter.fail("strftime_now: the result is too long");

@@ -61,6 +61,7 @@ Key make_sort_key(Interpreter& interpreter, const Value& attribute, bool is_case
   }
   return [keys](const Value& item) {
     std::vector<Value> values;
+    values.reserve(keys.size());
     for (const Key& key : keys) values.push_back(key(item));
     return Value(make_list(std::move(values)));
   };
@@ -241,9 +242,9 @@ Value map(Interpreter& interpreter, const Value& input, Arguments& arguments) {
   std::vector<Value> mapped;
   if (arguments.positional.empty()) {
     const Bound bound(interpreter, "map", arguments, {"attribute", "default"});
-    const Value attribute = bound.at(0);
-    for (Value& item : interpreter.iterate(input)) {
-      Value value = item_at_path(interpreter, std::move(item), attribute);
+    const Value& attribute = bound.at(0);
+    for (const Value& item : interpreter.iterate(input)) {
+      Value value = item_at_path(interpreter, item, attribute);
       const bool takes_default = value.is_undefined() && bound.has(1) && !bound.at(1).is_none();
       mapped.push_back(takes_default ? bound.at(1) : std::move(value));
     }
