@@ -175,6 +175,8 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
                         "Tokens of a step: the prefill chunk (default 2048)");
   set.add_human_integer("long-prefill-token-threshold", flags.long_prefill_token_threshold,
                         "Largest chunk of one prompt (default: the step's)");
+  set.add_real("target-itl-ms", flags.target_itl_ms,
+               "Cut prompts so that running answers get a token this often; 0: off");
   set.add_human_integer("max-num-queued-reqs", flags.max_num_queued_reqs,
                         "Waiting requests before 503 (default 2048)");
   set.add_human_integer("max-num-queued-tokens", flags.max_num_queued_tokens,
@@ -243,6 +245,9 @@ std::vector<std::string> check_engine_flags(const EngineFlags& flags) {
   if (flags.gpu_memory_utilization < 0 || flags.gpu_memory_utilization > 1) {
     throw UsageError(
         fmt::format("--gpu-memory-utilization: {} is not in (0, 1]", flags.gpu_memory_utilization));
+  }
+  if (!(flags.target_itl_ms >= 0)) {
+    throw UsageError(fmt::format("--target-itl-ms: {} is below 0", flags.target_itl_ms));
   }
   return notes;
 }

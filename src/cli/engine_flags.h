@@ -24,6 +24,7 @@ struct EngineFlags {
   bool allow_long_max_model_len = false;
   std::optional<std::int64_t> max_num_seqs, max_num_batched_tokens;
   std::optional<std::int64_t> long_prefill_token_threshold;
+  double target_itl_ms = 0;
   std::optional<std::int64_t> max_num_queued_reqs, max_num_queued_tokens;
   std::string scheduling_policy = "fcfs";
   bool fair_admission = true;

@@ -244,6 +244,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   engine.max_num_queued_tokens = flags.max_num_queued_tokens.value_or(0);
   engine.long_prefill_token_threshold =
       static_cast<std::int32_t>(flags.long_prefill_token_threshold.value_or(0));
+  engine.target_itl_ms = flags.target_itl_ms;
   engine.enable_prefix_caching = flags.enable_prefix_caching;
   engine.policy =
       flags.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
