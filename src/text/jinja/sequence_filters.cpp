@@ -246,7 +246,7 @@ Value map(Interpreter& interpreter, const Value& input, Arguments& arguments) {
     for (const Value& item : interpreter.iterate(input)) {
       Value value = item_at_path(interpreter, item, attribute);
       const bool takes_default = value.is_undefined() && bound.has(1) && !bound.at(1).is_none();
-      mapped.push_back(takes_default ? bound.at(1) : std::move(value));
+      mapped.push_back(takes_default ? bound.at(1) : value);
     }
     return interpreter.make_generator(std::move(mapped));
   }
