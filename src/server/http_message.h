@@ -42,6 +42,7 @@ class PendingReply {
     std::optional<HttpResponse> head;
     bool is_stream = false;    // with head: body follows in pieces
     std::string stream_bytes;  // the next pieces of the body
+    bool has_more = false;     // take again at once, there will be no wake for it
     bool finished = false;
   };
 

@@ -104,12 +104,15 @@ class HttpServer::Impl {
   std::uint16_t port() const { return port_; }
 
   void stop_accepting() {
+    {
+      const std::lock_guard lock(sessions_mutex_);
+      shared_->stopping = true;  // admit() takes nobody in after this
+    }
     asio::post(io_context_, [this] {
       error_code ignored;
       acceptor_.close(ignored);
       retry_timer_.cancel();
     });
-    shared_->stopping = true;
     for_each_session([](HttpSession& session) { session.close_when_idle(); });
   }
 
@@ -129,8 +132,9 @@ class HttpServer::Impl {
     if (!threads_.empty()) {
       stop_accepting();
       for_each_session([](HttpSession& session) { session.abort(); });
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-      while (shared_->num_connections > 0 && std::chrono::steady_clock::now() < end) {
+      // Their sockets are closed, so each ends by itself; none may outlive this call, because
+      // replies use the engine.
+      while (shared_->num_connections > 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
     }
@@ -200,6 +204,7 @@ class HttpServer::Impl {
       return;
     }
     const std::lock_guard lock(sessions_mutex_);
+    if (shared_->stopping) return;
     std::erase_if(sessions_, [](const auto& weak) { return weak.expired(); });
     sessions_.push_back(start_session(std::move(socket), strand, shared_));
   }

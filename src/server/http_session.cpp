@@ -258,7 +258,10 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       const bool is_written = co_await write(bytes);
       if (!is_written) break;
       if (output.finished) co_return style.keep_alive;
-
+      if (output.has_more) {
+        co_await asio::post(strand_, asio::use_awaitable);  // others on this thread go first
+        continue;
+      }
       const bool is_news =
           co_await wait_signal(is_streaming ? options().keep_alive_interval : milliseconds::zero());
       if (!is_news && !disconnected_) {

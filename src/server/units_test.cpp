@@ -119,6 +119,25 @@ TEST(UpdateInbox, OverflowsAtTheHardLimitAndAfterPatience) {
   EXPECT_FALSE(read.has_overflown());
 }
 
+TEST(UpdateInbox, IsTakenInPieces) {
+  UpdateInbox inbox(1);
+  for (int i = 0; i < 5; ++i) {
+    OutputUpdate update;
+    update.error = std::string(1000, 'x');
+    inbox.push(0, std::move(update));
+  }
+  inbox.done(0, {});
+  EXPECT_EQ(inbox.take(1).updates.size(), 1U);
+  const UpdateInbox::News middle = inbox.take(2'000);
+  EXPECT_EQ(middle.updates.size(), 2U);
+  EXPECT_TRUE(middle.has_more);
+  EXPECT_FALSE(middle.all_done);
+  const UpdateInbox::News last = inbox.take();
+  EXPECT_EQ(last.updates.size(), 2U);
+  EXPECT_FALSE(last.has_more);
+  EXPECT_TRUE(last.all_done);
+}
+
 Json messages(const char* text) { return normalize_messages(Json::parse(text)); }
 
 TEST(Messages, PartsAreJoinedAndNamesUnified) {

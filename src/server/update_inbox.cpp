@@ -28,8 +28,9 @@ UpdateInbox::UpdateInbox(std::int32_t num_prompts, InboxLimits limits)
 void UpdateInbox::push(std::int32_t prompt, OutputUpdate&& update) {
   std::unique_lock lock(mutex_);
   if (is_closed_ || has_overflown_) return;
-  queued_bytes_ += size_of(update);
-  updates_.emplace_back(prompt, std::move(update));
+  const std::int64_t num_bytes = size_of(update);
+  queued_bytes_ += num_bytes;
+  updates_.push_back({prompt, num_bytes, std::move(update)});
   if (queued_bytes_ > limits_.soft_bytes) {
     const auto now = Clock::now();
     if (!over_since_) over_since_ = now;
@@ -62,12 +63,22 @@ void UpdateInbox::set_wake(std::function<void()> wake) {
   wake_ = std::move(wake);
 }
 
-UpdateInbox::News UpdateInbox::take() {
+UpdateInbox::News UpdateInbox::take(std::int64_t max_bytes) {
   const std::lock_guard lock(mutex_);
   is_wake_pending_ = false;
-  queued_bytes_ = 0;
-  over_since_.reset();
-  return {std::exchange(updates_, {}), num_running_ == 0};
+  News news;
+  std::int64_t taken = 0;
+  while (!updates_.empty() && (taken == 0 || taken < max_bytes)) {
+    Queued& oldest = updates_.front();
+    taken += oldest.num_bytes;
+    news.updates.emplace_back(oldest.prompt, std::move(oldest.update));
+    updates_.pop_front();
+  }
+  queued_bytes_ -= taken;
+  if (queued_bytes_ <= limits_.soft_bytes) over_since_.reset();
+  news.has_more = !updates_.empty();
+  news.all_done = num_running_ == 0 && !news.has_more;
+  return news;
 }
 
 void UpdateInbox::close() {

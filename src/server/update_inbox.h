@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -28,7 +29,8 @@ class UpdateInbox {
 
   struct News {
     std::vector<std::pair<std::int32_t, OutputUpdate>> updates;  // with the prompt's index
-    bool all_done = false;
+    bool has_more = false;  // was cut at `max_bytes`: take again, there is no further wake
+    bool all_done = false;  // and nothing more to take
   };
 
   void push(std::int32_t prompt, OutputUpdate&& update);
@@ -36,7 +38,9 @@ class UpdateInbox {
 
   /// `wake` is called after the next push or done, once until the next take().
   void set_wake(std::function<void()> wake);
-  News take();
+  /// The oldest news, at least one and then up to `max_bytes`: written out they grow tenfold, so a
+  /// stream takes them in pieces.
+  News take(std::int64_t max_bytes = INT64_MAX);
   /// Drops what is there and what comes; wake is forgotten.
   void close();
 
@@ -55,7 +59,12 @@ class UpdateInbox {
   std::int64_t queued_bytes_ = 0;
   std::optional<Clock::time_point> over_since_;
   std::atomic<bool> has_overflown_{false};
-  std::vector<std::pair<std::int32_t, OutputUpdate>> updates_;
+  struct Queued {
+    std::int32_t prompt = 0;
+    std::int64_t num_bytes = 0;
+    OutputUpdate update;
+  };
+  std::deque<Queued> updates_;
   std::vector<RequestStats> stats_;
   std::int32_t num_running_;
 };

@@ -13,6 +13,8 @@
 namespace winnow::server {
 namespace {
 
+constexpr std::int64_t kMaxTakenBytes = 64 << 10;  // of updates; some 500 KB of JSON
+
 /// Lives on the engine thread's side: notes times for the metrics on the way to the inbox.
 class EngineSide {
  public:
@@ -134,7 +136,7 @@ class GenerationReply final : public PendingReply {
   Output take() override {
     Output output;
     if (is_finished_) return output;
-    UpdateInbox::News news = inbox_->take();
+    UpdateInbox::News news = inbox_->take(kMaxTakenBytes);
     if (inbox_->has_overflown()) return overflow();
     for (auto& [prompt, update] : news.updates) {
       if (!accept(prompt, std::move(update))) return fail();
@@ -148,6 +150,7 @@ class GenerationReply final : public PendingReply {
       }
       write_deltas(output.stream_bytes);
     }
+    output.has_more = news.has_more;
     if (news.all_done) finish(output);
     return output;
   }
