@@ -22,6 +22,10 @@ constexpr std::int64_t kLane = 16;
 /// Below this many multiply-adds (some 5 µs of one core) waking other threads costs more.
 constexpr std::int64_t kParallelWork = std::int64_t{1} << 18;
 
+/// Rows of one call that are multiplied together: bounds the scratch for their copy (25 MB at M3's
+/// widest input), and is far beyond where the weights' bytes matter.
+constexpr std::int64_t kChunkRows = 64 * kMaxTileRows;
+
 /// Tiles of one unit of work: a strip of weights is read from the second-level cache for each.
 constexpr std::int64_t kUnitTiles = 16;
 
@@ -216,8 +220,14 @@ void multiply(const Kernels& kernels, const ops::OpContext& context,
 
 void linear(const Kernels& kernels, const ops::OpContext& context,
             const ops::LinearParams& params) {
-  multiply(kernels, context, std::span(&params, 1));
-  context.scratch->reset();
+  for (std::int64_t first = 0; first < params.num_rows; first += kChunkRows) {
+    ops::LinearParams chunk = params;
+    chunk.x = params.x + first * params.x_stride;
+    chunk.y = params.y + first * params.y_stride;
+    chunk.num_rows = std::min(kChunkRows, params.num_rows - first);
+    multiply(kernels, context, std::span(&chunk, 1));
+    context.scratch->reset();
+  }
 }
 
 }  // namespace winnow::cpu
