@@ -125,10 +125,18 @@ class Indexer {
       std::fill_n(best, num_rows, -std::numeric_limits<float>::infinity());
       const std::int32_t begin = b * block_tokens_;
       const std::int32_t end = std::min(begin + block_tokens_, last_position + 1);
-      for (std::int32_t key = begin; key < end; key += kStepKeys) {
-        const std::int32_t count = std::min(kStepKeys, end - key);
-        decode(tokens.sequence, b, key - begin, count, keys);
-        score_step(tokens, key, count, keys, best);
+      if (tokens.num_tokens == 1 && plane_.dtype == CacheDType::kNvfp4) {
+        // One query sees every key of the range: nothing to share a decoded key with.
+        const std::int64_t row = tokens.first_token * num_heads_;
+        kernels_.table.index->best_nvfp4_scores(params_.index_q + row * dim_, num_heads_,
+                                                nvfp4_keys(tokens.sequence, b, 0, end - begin),
+                                                best);
+      } else {
+        for (std::int32_t key = begin; key < end; key += kStepKeys) {
+          const std::int32_t count = std::min(kStepKeys, end - key);
+          decode(tokens.sequence, b, key - begin, count, keys);
+          score_step(tokens, key, count, keys, best);
+        }
       }
       for (std::int64_t row = 0; row < num_rows; ++row) {
         unit.chunk->scores[row * unit.chunk->num_blocks + b] = best[row];
@@ -157,22 +165,30 @@ class Indexer {
                                       best + std::int64_t{t} * num_heads_);
   }
 
+  const std::byte* cache_row(std::int32_t sequence, std::int32_t block) const {
+    const auto& slice = params_.batch.sequences[static_cast<std::size_t>(sequence)];
+    return params_.cache.pool +
+           std::int64_t{slice.block_table[block]} * params_.cache.layout->row_bytes();
+  }
+
+  ops::Nvfp4Plane nvfp4_keys(std::int32_t sequence, std::int32_t block, std::int32_t first,
+                             std::int32_t count) const {
+    const std::byte* const row = cache_row(sequence, block);
+    return {.codes = reinterpret_cast<const std::uint8_t*>(plane_.data(row, first)),
+            .scales = reinterpret_cast<const std::uint8_t*>(plane_.scales(row, first)),
+            .num_vectors = count,
+            .dim = dim_,
+            .table = nvfp4_values(params_.cache.mode)};
+  }
+
   void decode(std::int32_t sequence, std::int32_t block, std::int32_t first, std::int32_t count,
               float* keys) const {
-    const auto& slice = params_.batch.sequences[static_cast<std::size_t>(sequence)];
-    const std::byte* const row = params_.cache.pool + std::int64_t{slice.block_table[block]} *
-                                                          params_.cache.layout->row_bytes();
     if (plane_.dtype == CacheDType::kNvfp4) {
-      kernels_.table.attention->decode_rows(
-          {.codes = reinterpret_cast<const std::uint8_t*>(plane_.data(row, first)),
-           .scales = reinterpret_cast<const std::uint8_t*>(plane_.scales(row, first)),
-           .num_vectors = count,
-           .dim = dim_,
-           .table = nvfp4_values(params_.cache.mode)},
-          keys);
+      kernels_.table.attention->decode_rows(nvfp4_keys(sequence, block, first, count), keys);
       return;
     }
-    decode_cache_vector(plane_.dtype, params_.cache.mode, plane_.data(row, first), nullptr,
+    decode_cache_vector(plane_.dtype, params_.cache.mode,
+                        plane_.data(cache_row(sequence, block), first), nullptr,
                         {keys, static_cast<std::size_t>(count * dim_)}, kernels_.codecs);
   }
 
