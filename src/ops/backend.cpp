@@ -9,7 +9,11 @@ namespace winnow::ops {
 
 Backend make_scalar_backend() {
   return {.name = "scalar",
+          .memory = make_host_memory(),
+          .cuda = nullptr,
           .pack = scalar::pack,
+          .bind_experts = {},
+          .keep_rows = scalar::keep_rows,
           .embed = scalar::embed,
           .rms_norm = scalar::rms_norm,
           .linear = scalar::linear,

@@ -3,6 +3,7 @@
 // them).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -10,7 +11,9 @@
 #include "ops/attention/attention.h"
 #include "ops/embed/embed.h"
 #include "ops/index_topk/index_topk.h"
+#include "ops/keep_rows/keep_rows.h"
 #include "ops/linear/linear.h"
+#include "ops/memory.h"
 #include "ops/mlp/mlp.h"
 #include "ops/moe/moe.h"
 #include "ops/qkv_insert/qkv_insert.h"
@@ -19,11 +22,22 @@
 namespace winnow::ops {
 
 struct Backend {
-  std::string name;  // "scalar", "cpu-avx512", …
+  std::string name;  // "scalar", "cpu-avx512", "cuda", …
 
-  /// Sources with equal cols, stacked by rows: q, k, v, … become one matrix. Schemes may differ.
-  std::unique_ptr<PackedMatrix> (*pack)(std::span<const MatrixSource> stacked) = nullptr;
+  /// Where every pointer of the operations' parameters points to.
+  std::shared_ptr<Memory> memory;
+  /// What `OpContext::cuda` is to be; null on CPUs.
+  std::shared_ptr<cuda::Context> cuda;
 
+  /// Sources (host memory) with equal cols, stacked by rows: q, k, v, … become one matrix. Schemes
+  /// may differ. Safe to call from several threads.
+  std::function<std::unique_ptr<PackedMatrix>(std::span<const MatrixSource> stacked)> pack;
+  /// What moe() wants to know of a layer's experts at load; empty: nothing.
+  std::function<std::unique_ptr<ExpertTable>(std::span<const MlpWeights> experts,
+                                             const MlpWeights& shared)>
+      bind_experts;
+
+  void (*keep_rows)(const OpContext&, const KeepRowsParams&) = nullptr;
   void (*embed)(const OpContext&, const EmbedParams&) = nullptr;
   void (*rms_norm)(const OpContext&, const RmsNormParams&) = nullptr;
   void (*linear)(const OpContext&, const LinearParams&) = nullptr;

@@ -16,11 +16,15 @@ struct SequenceSlice {
   const std::int32_t* block_table = nullptr;
 };
 
+/// On a device every pointer below, `sequences.data()` and block tables included, is a device
+/// pointer; the counts are host values that bound a launch.
 struct BatchView {
   std::int32_t num_tokens = 0;
   const std::int32_t* positions = nullptr;    // [num_tokens]
   const std::int32_t* sequence_of = nullptr;  // [num_tokens] index into `sequences`
   std::span<const SequenceSlice> sequences;
+  std::int32_t max_slice_tokens = 0;  // of any sequence
+  std::int32_t num_positions = 0;     // one above the highest position of the batch
 };
 
 }  // namespace winnow::ops

@@ -5,6 +5,7 @@
 #include "ops/backend.h"
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_linear.h"
+#include "ops/scalar_ops.h"
 
 namespace winnow::cpu {
 namespace {
@@ -38,7 +39,11 @@ struct Bound<isa, operation> {
 template <CpuIsa isa>
 ops::Backend backend_of() {
   return {.name = fmt::format("cpu-{}", cpu_isa_name(isa)),
+          .memory = ops::make_host_memory(),
+          .cuda = nullptr,
           .pack = pack,
+          .bind_experts = {},
+          .keep_rows = scalar::keep_rows,
           .embed = Bound<isa, embed>::run,
           .rms_norm = Bound<isa, rms_norm>::run,
           .linear = Bound<isa, linear>::run,

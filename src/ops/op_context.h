@@ -8,6 +8,10 @@
 #include "base/memory.h"
 #include "base/thread_pool.h"
 
+namespace winnow::cuda {
+class Context;
+}
+
 namespace winnow::ops {
 
 /// Scratch that only grows, owned by the engine thread: after the first step of the largest shape a
@@ -44,6 +48,7 @@ class Scratch {
 struct OpContext {
   ThreadPool* pool = nullptr;
   Scratch* scratch = nullptr;
+  cuda::Context* cuda = nullptr;  // stream and device scratch; null on a CPU backend
 };
 
 }  // namespace winnow::ops

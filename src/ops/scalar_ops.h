@@ -9,6 +9,7 @@ namespace winnow::ops {
 struct AttentionParams;
 struct EmbedParams;
 struct IndexTopkParams;
+struct KeepRowsParams;
 struct LinearParams;
 struct MatrixSource;
 struct MlpParams;
@@ -22,6 +23,7 @@ struct RmsNormParams;
 namespace winnow::scalar {
 
 std::unique_ptr<ops::PackedMatrix> pack(std::span<const ops::MatrixSource> stacked);
+void keep_rows(const ops::OpContext& context, const ops::KeepRowsParams& params);
 void embed(const ops::OpContext& context, const ops::EmbedParams& params);
 void rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params);
 void linear(const ops::OpContext& context, const ops::LinearParams& params);

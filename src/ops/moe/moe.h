@@ -15,6 +15,12 @@
 
 namespace winnow::ops {
 
+/// A backend's own view of one layer's experts, made once when they are packed.
+class ExpertTable {
+ public:
+  virtual ~ExpertTable() = default;
+};
+
 struct MoeParams {
   const float* h = nullptr;  // [num_tokens][hidden]
   std::int64_t num_tokens = 0;
@@ -22,6 +28,7 @@ struct MoeParams {
   const float* router_bias = nullptr;    // [num_experts]
   std::span<const MlpWeights> experts;
   MlpWeights shared;  // gate_up null: none
+  const ExpertTable* table = nullptr;  // of `experts` and `shared`, where the backend makes one
   std::int32_t top_k = 0;
   float routed_scale = 1.0F;
   SwigluConstants constants;
