@@ -1,0 +1,290 @@
+// Repacks weights into the layout of cuda_matrix.h and uploads them. Called from several threads at
+// once while a checkpoint loads: each has its own page-locked staging, so that repacking one piece
+// overlaps the copy of the piece before.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "ops/cuda/check.h"
+#include "ops/cuda/context.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/linear/check_sources.h"
+#include "ops/linear/cuda_matrix.h"
+
+namespace winnow::cuda {
+namespace {
+
+constexpr std::int64_t kPartAlignment = 256;
+constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
+
+/// Two page-locked buffers of one thread: one is filled while the other is copied.
+class Staging {
+ public:
+  Staging() {
+    for (Half& half : halves_) {
+      check(cudaMallocHost(&half.data, kStagingBytes), "cudaMallocHost");
+      check(cudaEventCreateWithFlags(&half.copied, cudaEventDisableTiming), "cudaEventCreate");
+    }
+  }
+  ~Staging() {
+    for (const Half& half : halves_) {
+      cudaEventSynchronize(half.copied);
+      cudaEventDestroy(half.copied);
+      cudaFreeHost(half.data);
+    }
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  static Staging& of_this_thread() {
+    thread_local Staging staging;
+    return staging;
+  }
+
+  void start(std::byte* target, cudaStream_t stream) {
+    target_ = target;
+    stream_ = stream;
+    used_ = 0;
+    wait();
+  }
+
+  /// Room for the next `num_bytes` of the target, in order.
+  std::byte* next(std::int64_t num_bytes) {
+    if (used_ + num_bytes > kStagingBytes) flush();
+    std::byte* const room = static_cast<std::byte*>(halves_[current_].data) + used_;
+    used_ += num_bytes;
+    return room;
+  }
+
+  void flush() {
+    if (used_ == 0) return;
+    Half& half = halves_[current_];
+    check(cudaMemcpyAsync(target_, half.data, static_cast<std::size_t>(used_),
+                          cudaMemcpyHostToDevice, stream_),
+          "copying weights to the device");
+    check(cudaEventRecord(half.copied, stream_), "cudaEventRecord");
+    target_ += used_;
+    used_ = 0;
+    current_ ^= 1U;
+    wait();
+  }
+
+ private:
+  struct Half {
+    void* data = nullptr;
+    cudaEvent_t copied = nullptr;
+  };
+
+  void wait() const { check(cudaEventSynchronize(halves_[current_].copied), "copying weights"); }
+
+  std::array<Half, 2> halves_;
+  std::size_t current_ = 0;
+  std::byte* target_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  std::int64_t used_ = 0;
+};
+
+/// Sixteen rows of 64 columns, each row's bytes and scales contiguous; rows and columns beyond the
+/// matrix are zeros.
+struct ChunkView {
+  const std::byte* data = nullptr;
+  std::int64_t row_bytes = 0;
+  const std::uint8_t* scales = nullptr;
+  std::int64_t row_scales = 0;
+
+  template <typename T>
+  const T* row(std::int64_t r) const {
+    return reinterpret_cast<const T*>(data + r * row_bytes);
+  }
+};
+
+void pack_nvfp4(const ChunkView& view, std::byte* out) {
+  auto* words = reinterpret_cast<std::uint32_t*>(out);
+  auto* scales = reinterpret_cast<std::uint8_t*>(out + 512);
+  for (std::int64_t g = 0; g < 8; ++g) {
+    const auto* const a = view.row<std::uint8_t>(g);
+    const auto* const b = view.row<std::uint8_t>(g + 8);
+    for (int c = 0; c < 4; ++c) {
+      for (int s = 0; s < 4; ++s) {
+        const int at = 8 * s + c;  // the byte of columns 16s + 2c, 2c + 1
+        *words++ = std::uint32_t{a[at]} | std::uint32_t{b[at]} << 8 |
+                   std::uint32_t{a[at + 4]} << 16 | std::uint32_t{b[at + 4]} << 24;
+      }
+    }
+    std::memcpy(scales + 8 * g, view.scales + g * view.row_scales, 4);
+    std::memcpy(scales + 8 * g + 4, view.scales + (g + 8) * view.row_scales, 4);
+  }
+}
+
+void pack_mxfp8(const ChunkView& view, std::byte* out) {
+  auto* scales = reinterpret_cast<std::uint8_t*>(out + 1024);
+  for (std::int64_t g = 0; g < 8; ++g) {
+    const std::byte* const a = view.row<std::byte>(g);
+    const std::byte* const b = view.row<std::byte>(g + 8);
+    for (int c = 0; c < 4; ++c) {
+      for (int s = 0; s < 4; ++s) {
+        const int at = 16 * s + 2 * c;
+        std::byte* const to = out + s / 2 * 512 + (4 * g + c) * 16 + s % 2 * 8;
+        std::memcpy(to, a + at, 2);
+        std::memcpy(to + 2, b + at, 2);
+        std::memcpy(to + 4, a + at + 8, 2);
+        std::memcpy(to + 6, b + at + 8, 2);
+      }
+    }
+    std::memcpy(scales + 4 * g, view.scales + g * view.row_scales, 2);
+    std::memcpy(scales + 4 * g + 2, view.scales + (g + 8) * view.row_scales, 2);
+  }
+}
+
+/// BF16 and F32: pairs of neighbouring columns move as one value of twice the size.
+template <typename Pair>
+void pack_plain(const ChunkView& view, std::byte* out) {
+  for (std::int64_t g = 0; g < 8; ++g) {
+    const std::byte* const a = view.row<std::byte>(g);
+    const std::byte* const b = view.row<std::byte>(g + 8);
+    for (int c = 0; c < 4; ++c) {
+      for (int s = 0; s < 4; ++s) {
+        const std::size_t at = static_cast<std::size_t>(8 * s + c) * sizeof(Pair);
+        constexpr std::size_t kFour = 4 * sizeof(Pair);
+        std::byte* const to = out + static_cast<std::size_t>(s * 32 + 4 * g + c) * kFour;
+        std::memcpy(to, a + at, sizeof(Pair));
+        std::memcpy(to + sizeof(Pair), b + at, sizeof(Pair));
+        std::memcpy(to + 2 * sizeof(Pair), a + at + kFour, sizeof(Pair));
+        std::memcpy(to + 3 * sizeof(Pair), b + at + kFour, sizeof(Pair));
+      }
+    }
+  }
+}
+
+void pack_chunk(QuantScheme scheme, const ChunkView& view, std::byte* out) {
+  switch (scheme) {
+    case QuantScheme::kNvfp4:
+      return pack_nvfp4(view, out);
+    case QuantScheme::kMxfp8:
+      return pack_mxfp8(view, out);
+    case QuantScheme::kBF16:
+      return pack_plain<std::uint32_t>(view, out);
+    case QuantScheme::kF32:
+      return pack_plain<std::uint64_t>(view, out);
+  }
+}
+
+/// Bytes of `cols` elements of one row.
+std::int64_t element_bytes(QuantScheme scheme, std::int64_t cols) {
+  switch (scheme) {
+    case QuantScheme::kNvfp4:
+      return cols / 2;
+    case QuantScheme::kMxfp8:
+      return cols;
+    case QuantScheme::kBF16:
+      return cols * 2;
+    case QuantScheme::kF32:
+      return cols * 4;
+  }
+  return 0;
+}
+
+/// One source, chunk by chunk.
+class SourceReader {
+ public:
+  explicit SourceReader(const ops::MatrixSource& source)
+      : source_(source),
+        has_scales_(ops::has_scales(source.scheme)),
+        group_(ops::group_columns(source.scheme)),
+        row_bytes_(element_bytes(source.scheme, source.cols)),
+        row_scales_(has_scales_ ? source.cols / group_ : 0) {}
+
+  ChunkView chunk(std::int64_t tile, std::int64_t number) {
+    const std::int64_t row = tile * kTileRows;
+    const std::int64_t col = number * kChunkCols;
+    const std::byte* const data = static_cast<const std::byte*>(source_.data) + row * row_bytes_ +
+                                  element_bytes(source_.scheme, col);
+    const std::uint8_t* const scales =
+        has_scales_ ? source_.scales + row * row_scales_ + col / group_ : nullptr;
+    const std::int64_t rows = std::min(kTileRows, source_.rows - row);
+    const std::int64_t cols = std::min(kChunkCols, source_.cols - col);
+    if (rows == kTileRows && cols == kChunkCols) return {data, row_bytes_, scales, row_scales_};
+    return padded(data, scales, rows, cols);
+  }
+
+ private:
+  static constexpr std::int64_t kRowRoom = kChunkCols * 4;
+  static constexpr std::int64_t kScaleRoom = 4;
+
+  ChunkView padded(const std::byte* data, const std::uint8_t* scales, std::int64_t rows,
+                   std::int64_t cols) {
+    data_.fill(std::byte{0});
+    scales_.fill(0);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(data_.data() + r * kRowRoom, data + r * row_bytes_,
+                  static_cast<std::size_t>(element_bytes(source_.scheme, cols)));
+      if (!has_scales_) continue;
+      std::memcpy(scales_.data() + r * kScaleRoom, scales + r * row_scales_,
+                  static_cast<std::size_t>(cols / group_));
+    }
+    return {data_.data(), kRowRoom, scales_.data(), kScaleRoom};
+  }
+
+  const ops::MatrixSource& source_;
+  bool has_scales_;
+  std::int64_t group_;
+  std::int64_t row_bytes_;
+  std::int64_t row_scales_;
+  std::array<std::byte, kTileRows * kRowRoom> data_{};
+  std::array<std::uint8_t, kTileRows * kScaleRoom> scales_{};
+};
+
+std::int64_t part_bytes(const MatrixPart& part) {
+  const std::int64_t bytes = part.num_tiles * part.num_chunks * chunk_bytes(part.scheme);
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+void upload(const ops::MatrixSource& source, const MatrixPart& part, std::byte* target,
+            cudaStream_t stream) {
+  Staging& staging = Staging::of_this_thread();
+  staging.start(target, stream);
+  SourceReader reader(source);
+  for (std::int64_t tile = 0; tile < part.num_tiles; ++tile) {
+    for (std::int64_t chunk = 0; chunk < part.num_chunks; ++chunk) {
+      pack_chunk(source.scheme, reader.chunk(tile, chunk), staging.next(chunk_bytes(part.scheme)));
+    }
+  }
+  staging.flush();
+}
+
+}  // namespace
+
+std::unique_ptr<ops::PackedMatrix> pack(Context& context,
+                                        std::span<const ops::MatrixSource> stacked) {
+  ops::check_sources(stacked);
+  check(cudaSetDevice(context.device()), "cudaSetDevice");
+  std::vector<MatrixPart> parts;
+  std::int64_t rows = 0;
+  std::int64_t num_bytes = 0;
+  for (const ops::MatrixSource& source : stacked) {
+    parts.push_back({.scheme = source.scheme,
+                     .first_row = rows,
+                     .rows = source.rows,
+                     .num_tiles = (source.rows + kTileRows - 1) / kTileRows,
+                     .num_chunks = (source.cols + kChunkCols - 1) / kChunkCols,
+                     .data = nullptr,
+                     .matrix_scale =
+                         source.scheme == QuantScheme::kNvfp4 ? source.matrix_scale : 1.0F});
+    rows += source.rows;
+    num_bytes += part_bytes(parts.back());
+  }
+  ops::Array<std::byte> data(context.memory(), num_bytes, "weights");
+  std::byte* target = data.data();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].data = target;
+    upload(stacked[i], parts[i], target, context.stream());
+    target += part_bytes(parts[i]);
+  }
+  return std::make_unique<CudaMatrix>(rows, stacked.front().cols, std::move(parts),
+                                      std::move(data));
+}
+
+}  // namespace winnow::cuda
