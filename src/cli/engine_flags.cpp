@@ -107,21 +107,31 @@ void check_speculative_config(const EngineFlags& flags, std::vector<std::string>
       method.empty() ? "" : " (" + method + ")"));
 }
 
+// Ranks, stages and engines each need a device; a decode context group only splits work that one
+// rank does as well.
 void check_parallel_sizes(const EngineFlags& flags, std::vector<std::string>& notes) {
-  const auto check = [&notes](const char* flag, const std::optional<std::int64_t>& size,
-                              const char* unit) {
-    if (!size) return;
+  const auto above_one = [](const char* flag, const std::optional<std::int64_t>& size) {
+    if (!size) return false;
     if (*size < 1) throw UsageError(fmt::format("{}: {} is below 1", flag, *size));
-    if (*size > 1) {
-      notes.push_back(fmt::format(
-          "{} {}: this machine runs the model as one CPU rank, so it is served with 1 {}", flag,
-          *size, unit));
-    }
+    return *size > 1;
   };
-  check("--tensor-parallel-size", flags.tensor_parallel_size, "rank");
-  check("--decode-context-parallel-size", flags.decode_context_parallel_size, "rank");
-  check("--pipeline-parallel-size", flags.pipeline_parallel_size, "stage");
-  check("--data-parallel-size", flags.data_parallel_size, "engine");
+  const auto refuse_above_one = [&](const char* flag, const std::optional<std::int64_t>& size) {
+    if (!above_one(flag, size)) return;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} {}: needs {} devices, and this machine runs the model on 1, its CPU", flag,
+                    *size, *size),
+        "leave the flag out or give 1");
+  };
+  refuse_above_one("--tensor-parallel-size", flags.tensor_parallel_size);
+  refuse_above_one("--pipeline-parallel-size", flags.pipeline_parallel_size);
+  refuse_above_one("--data-parallel-size", flags.data_parallel_size);
+  if (above_one("--decode-context-parallel-size", flags.decode_context_parallel_size)) {
+    notes.push_back(fmt::format(
+        "--decode-context-parallel-size {}: this machine runs the model as one CPU rank, which "
+        "reads the whole context itself",
+        *flags.decode_context_parallel_size));
+  }
 }
 
 void check_quantization_config(const EngineFlags& flags, std::vector<std::string>& notes) {

@@ -23,8 +23,8 @@ struct Parsed {
   std::vector<std::string> checks;
 };
 
-/// `winnow serve` with these words.
-Parsed parse(const std::vector<std::string>& words) {
+/// `winnow serve` with these words, before anything is asked of the machine.
+Parsed parse_only(const std::vector<std::string>& words) {
   Parsed out;
   FlagSet set("serve");
   add_engine_flags(set, out.engine);
@@ -33,6 +33,11 @@ Parsed parse(const std::vector<std::string>& words) {
   add_foreign_server_flags(set);
   EXPECT_TRUE(set.parse(words));
   out.notes = set.notes();
+  return out;
+}
+
+Parsed parse(const std::vector<std::string>& words) {
+  Parsed out = parse_only(words);
   out.checks = check_engine_flags(out.engine);
   return out;
 }
@@ -53,7 +58,7 @@ TEST(Flags, DashesUnderscoresEqualsAndShortForms) {
            {"--max-num_seqs", "7", "-tp=2", "m"},
            {"--model", "m", "--max-num-seqs", "3", "--max-num-seqs", "7", "--tensor-parallel-size",
             "2"}}) {
-    const Parsed parsed = parse(words);
+    const Parsed parsed = parse_only(words);
     EXPECT_EQ(parsed.engine.max_num_seqs, 7);
     EXPECT_EQ(parsed.engine.tensor_parallel_size, 2);
     EXPECT_EQ(parsed.engine.model_folder(), "m");
@@ -158,12 +163,30 @@ TEST(Flags, BothAnnouncedCommandLinesParse) {
               "--quantization-config.moe", "mxfp8", "--speculative-config",
               R"({"method":"dspark","num_speculative_tokens":3,"attention_backend":"TRITON_ATTN",)"
               R"("kv_cache_dtype":"fp8","draft_sample_method":"probabilistic"})"});
-  const Parsed first = parse(nvidia);
+  Parsed first = parse_only(nvidia);
   EXPECT_EQ(first.engine.kv_cache_dtype, "nvfp4");
-  EXPECT_EQ(first.checks.size(), 2U);  // one rank, no drafter
-  const Parsed second = parse(amd);
-  EXPECT_EQ(second.checks.size(), 4U);
+  EXPECT_THROW(check_engine_flags(first.engine), Error);  // four devices
+  first.engine.tensor_parallel_size = 1;
+  EXPECT_EQ(check_engine_flags(first.engine).size(), 1U);  // no drafter
+  Parsed second = parse_only(amd);
   EXPECT_EQ(second.engine.quantization_config["moe"], "mxfp8");
+  second.engine.tensor_parallel_size = 1;
+  EXPECT_EQ(check_engine_flags(second.engine).size(), 3U);  // also one rank, experts as stored
+}
+
+TEST(Flags, MoreRanksThanDevicesAreRefused) {
+  for (const char* flag : {"-tp", "-pp", "-dp"}) {
+    EXPECT_TRUE(parse({"m", flag, "1"}).checks.empty()) << flag;
+    EXPECT_NE(usage_error({"m", flag, "0"}).find("below 1"), std::string::npos) << flag;
+    try {
+      parse({"m", flag, "2"});
+      ADD_FAILURE() << flag << " 2 was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find("-parallel-size 2: needs 2"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(parse({"m", "-dcp", "2"}).checks.size(), 1U);
 }
 
 TEST(Flags, FileIsBelowTheCommandLine) {

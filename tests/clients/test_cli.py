@@ -6,8 +6,9 @@ import subprocess
 import pytest
 from live_server import BIN
 
+ANNOUNCED_RANKS = ["-tp", "4"]
 ANNOUNCED = [
-    "-tp", "4", "--reasoning-parser", "minimax_m3", "--block-size", "128",
+    "--reasoning-parser", "minimax_m3", "--block-size", "128",
     "--kv-cache-dtype", "nvfp4",
     "--attention-config", '{"indexer_kv_dtype": "nvfp4", "indexer_decode_cp": true}',
     "--quantization-config.moe", "mxfp8",
@@ -37,13 +38,19 @@ def test_the_announced_command_line_serves(start):
     assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 2}).status_code == 200
     log = server.log()
     for flag in (
-        "--tensor-parallel-size 4",
         "--speculative-config",
         "--quantization-config.moe",
         "--disable-hybrid-kv-cache-manager",
     ):
         assert log.count(flag) == 1, (flag, log)
     assert "GPU KV cache size: " in log
+
+
+def test_the_announced_ranks_are_refused_in_one_line_where_there_is_one_device(model):
+    done = winnow("serve", model, *ANNOUNCED_RANKS, *ANNOUNCED)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "--tensor-parallel-size 4: needs 4 devices" in done.stderr and len(last) < 400
 
 
 def test_the_announced_model_name_says_how_to_get_it():
@@ -79,6 +86,9 @@ def test_usage_errors_exit_with_2(words, message):
         (["--max-model-len", "1M"], "max_position_embeddings 4096"),
         (["--kv-cache-memory-bytes", "1000"], "max-model-len"),
         (["--device", "cuda"], "CPU"),
+        (["-tp", "4"], "--tensor-parallel-size 4: needs 4 devices"),
+        (["-pp", "2"], "--pipeline-parallel-size 2: needs 2 devices"),
+        (["--data-parallel-size", "2"], "--data-parallel-size 2: needs 2 devices"),
         (["--enable-lora"], "--enable-lora"),
         (["--ssl-keyfile", "k"], "proxy"),
     ],
