@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "formats/e4m3.h"
+#include "formats/e8m0.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
@@ -101,6 +103,27 @@ struct ChunkView {
   }
 };
 
+/// nvfp4_place() of two codes, the low nibble first, as values 2 · pair and 2 · pair + 1.
+constexpr std::uint32_t place_codes(std::uint8_t codes, int pair) {
+  const std::uint32_t halves = (codes & 15U) | (codes & 0xF0U) << 12U;
+  return (halves & 0x00080008U) << (nvfp4_sign_bit(pair) - 3) | (halves & 0x00070007U)
+                                                                    << nvfp4_magnitude_bit(pair);
+}
+
+static_assert([] {
+  std::uint32_t seen = 0;
+  for (int i = 0; i < 8; ++i) {
+    for (std::uint32_t code = 0; code < 16; ++code) {
+      const auto codes = static_cast<std::uint8_t>(i % 2 == 0 ? code : code << 4U);
+      if (place_codes(codes, i / 2) != nvfp4_place(code, i)) return false;
+      if (nvfp4_code(nvfp4_place(code, i), i) != code) return false;
+    }
+    if ((seen & nvfp4_place(15, i)) != 0) return false;
+    seen |= nvfp4_place(15, i);
+  }
+  return true;
+}());
+
 void pack_nvfp4(const ChunkView& view, std::byte* out) {
   auto* words = reinterpret_cast<std::uint32_t*>(out);
   auto* scales = reinterpret_cast<std::uint8_t*>(out + 512);
@@ -110,8 +133,8 @@ void pack_nvfp4(const ChunkView& view, std::byte* out) {
     for (int c = 0; c < 4; ++c) {
       for (int s = 0; s < 4; ++s) {
         const int at = 8 * s + c;  // the byte of columns 16s + 2c, 2c + 1
-        *words++ = std::uint32_t{a[at]} | std::uint32_t{b[at]} << 8 |
-                   std::uint32_t{a[at + 4]} << 16 | std::uint32_t{b[at + 4]} << 24;
+        *words++ = place_codes(a[at], 0) | place_codes(b[at], 1) | place_codes(a[at + 4], 2) |
+                   place_codes(b[at + 4], 3);
       }
     }
     std::memcpy(scales + 8 * g, view.scales + g * view.row_scales, 4);
@@ -128,10 +151,10 @@ void pack_mxfp8(const ChunkView& view, std::byte* out) {
       for (int s = 0; s < 4; ++s) {
         const int at = 16 * s + 2 * c;
         std::byte* const to = out + s / 2 * 512 + (4 * g + c) * 16 + s % 2 * 8;
-        std::memcpy(to, a + at, 2);
-        std::memcpy(to + 2, b + at, 2);
-        std::memcpy(to + 4, a + at + 8, 2);
-        std::memcpy(to + 6, b + at + 8, 2);
+        const std::array<const std::byte*, 4> pairs = {a + at, b + at, a + at + 8, b + at + 8};
+        for (int i = 0; i < 8; ++i) {
+          to[mxfp8_byte(i)] = pairs[static_cast<std::size_t>(i / 2)][i % 2];
+        }
       }
     }
     std::memcpy(scales + 4 * g, view.scales + g * view.row_scales, 2);
@@ -237,6 +260,29 @@ class SourceReader {
   std::array<std::uint8_t, kTileRows * kScaleRoom> scales_{};
 };
 
+/// MatrixPart::fits_bf16 of a source.
+bool all_fit_bf16(const ops::MatrixSource& source) {
+  if (source.scheme == QuantScheme::kF32) return false;
+  if (!ops::has_scales(source.scheme)) return true;
+  const std::int64_t group = ops::group_columns(source.scheme);
+  const std::int64_t num_groups = source.rows * source.cols / group;
+  const std::span<const std::uint8_t> scales(source.scales, static_cast<std::size_t>(num_groups));
+  if (source.scheme == QuantScheme::kNvfp4) {
+    return std::ranges::all_of(scales,
+                               [](std::uint8_t s) { return fits_bf16(QuantScheme::kNvfp4, s); });
+  }
+  const auto* element = static_cast<const std::uint8_t*>(source.data);
+  for (const std::uint8_t scale : scales) {
+    unsigned highest = 0;
+    for (const std::uint8_t* const end = element + group; element != end; ++element) {
+      highest = std::max(highest, *element & 0x7FU);
+    }
+    if (highest == kE4m3NaN || scale == kE8m0NaN) return false;
+    if (highest != 0 && !fits_bf16(source.scheme, scale)) return false;
+  }
+  return true;
+}
+
 std::int64_t part_bytes(const MatrixPart& part) {
   const std::int64_t bytes = part.num_tiles * part.num_chunks * chunk_bytes(part.scheme);
   return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
@@ -265,14 +311,15 @@ std::unique_ptr<ops::PackedMatrix> pack(Context& context,
   std::int64_t rows = 0;
   std::int64_t num_bytes = 0;
   for (const ops::MatrixSource& source : stacked) {
-    parts.push_back({.scheme = source.scheme,
-                     .first_row = rows,
-                     .rows = source.rows,
-                     .num_tiles = (source.rows + kTileRows - 1) / kTileRows,
-                     .num_chunks = (source.cols + kChunkCols - 1) / kChunkCols,
-                     .data = nullptr,
-                     .matrix_scale =
-                         source.scheme == QuantScheme::kNvfp4 ? source.matrix_scale : 1.0F});
+    parts.push_back(
+        {.scheme = source.scheme,
+         .first_row = rows,
+         .rows = source.rows,
+         .num_tiles = (source.rows + kTileRows - 1) / kTileRows,
+         .num_chunks = (source.cols + kChunkCols - 1) / kChunkCols,
+         .data = nullptr,
+         .matrix_scale = source.scheme == QuantScheme::kNvfp4 ? source.matrix_scale : 1.0F,
+         .fits_bf16 = all_fit_bf16(source)});
     rows += source.rows;
     num_bytes += part_bytes(parts.back());
   }

@@ -1,0 +1,95 @@
+// A lane's piece of a packed chunk (cuda_matrix.h) as the A operand of a bf16 m16n8k16 or wgmma:
+// a[0] row g, columns 2c and 2c+1 (low half first); a[1] row g+8; a[2], a[3] the same 8 columns on.
+//
+// Exact: an element times its scale has at most 6 significant bits. Needs MatrixPart::fits_bf16.
+// Ideas: bits placed at bf16's exponent and mantissa are the value times a power of two, subnormals
+// included; that power is multiplied into the scale, once per scale, so that an element costs one
+// half of a packed multiplication (Marlin does the same for its own layout).
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "ops/linear/cuda_matrix.h"
+
+namespace winnow::cuda {
+
+/// Two bf16, multiplied by two; one rounding each (none here).
+__device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+
+/// What NVFP4 fragments lack: element · scale = fragment · kNvfp4FragmentScale. It belongs in the
+/// epilogue, beside the matrix scale: a bf16 cannot hold 448 · 2^126.
+inline constexpr float kNvfp4FragmentScale = 256.0F;
+
+/// The four E4M3 scales of one row of a chunk (one a step, low byte first), each times 2^118.
+struct Nvfp4RowScales {
+  std::uint32_t even;  // steps 0 and 2, in the low and high half
+  std::uint32_t odd;   // steps 1 and 3
+};
+
+__device__ __forceinline__ Nvfp4RowScales decode_nvfp4_scales(std::uint32_t bytes) {
+  constexpr std::uint32_t kMask = 0x0FF00FF0;      // a byte at bf16's exponent: scale · 2^-120
+  constexpr std::uint32_t kTwoTo120 = 0x7B807B80;  // twice
+  constexpr std::uint32_t kTwoTo118 = 0x7A807A80;
+  const std::uint32_t even = multiply_bf16x2(bytes << 4 & kMask, kTwoTo120);
+  const std::uint32_t odd = multiply_bf16x2(bytes >> 4 & kMask, kTwoTo120);
+  return {multiply_bf16x2(even, kTwoTo118), multiply_bf16x2(odd, kTwoTo118)};
+}
+
+/// One step's scale in both halves.
+template <int kStep>
+__device__ __forceinline__ std::uint32_t nvfp4_step_scale(const Nvfp4RowScales& scales) {
+  return __byte_perm(kStep % 2 == 0 ? scales.even : scales.odd, 0, kStep < 2 ? 0x1010 : 0x3232);
+}
+
+/// `word` is the lane's of step kStep; `top` the scales of row g, `bottom` of row g+8.
+template <int kStep>
+__device__ __forceinline__ void nvfp4_fragment(std::uint32_t word, const Nvfp4RowScales& top,
+                                               const Nvfp4RowScales& bottom,
+                                               std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t kSigns = 0x80008000;
+  constexpr std::uint32_t kMagnitudes = 0x01C001C0;  // code · 2^-126
+  static_assert(nvfp4_sign_bit(0) == 15 && nvfp4_magnitude_bit(0) == 6);
+  static_assert(nvfp4_sign_bit(1) == 9 && nvfp4_magnitude_bit(1) == 0);
+  static_assert(nvfp4_sign_bit(2) == 11 && nvfp4_magnitude_bit(2) == 3);
+  static_assert(nvfp4_sign_bit(3) == 10 && nvfp4_magnitude_bit(3) == 12);
+  const std::uint32_t top_scale = nvfp4_step_scale<kStep>(top);
+  const std::uint32_t bottom_scale = nvfp4_step_scale<kStep>(bottom);
+  a[0] = multiply_bf16x2(word & (kSigns | kMagnitudes), top_scale);
+  a[1] = multiply_bf16x2(word << 6 & (kSigns | kMagnitudes), bottom_scale);
+  a[2] = multiply_bf16x2((word << 4 & kSigns) | (word << 3 & kMagnitudes), top_scale);
+  a[3] = multiply_bf16x2((word << 5 & kSigns) | (word >> 6 & kMagnitudes), bottom_scale);
+}
+
+/// An E8M0 scale as 2^120 · scale in both halves; kByte selects it from a word.
+template <int kByte>
+__device__ __forceinline__ std::uint32_t decode_mxfp8_scale(std::uint32_t bytes) {
+  const std::uint32_t code = bytes >> (8 * kByte) & 0xFFU;
+  return code * 0x00800080U + 0x3C003C00U;
+}
+
+/// Four E4M3 bytes in the order of mxfp8_byte(): values 0, 1 in `first`, values 2, 3 in `second`.
+__device__ __forceinline__ void mxfp8_pairs(std::uint32_t word, std::uint32_t first_scale,
+                                            std::uint32_t second_scale, std::uint32_t& first,
+                                            std::uint32_t& second) {
+  constexpr std::uint32_t kSigns = 0x80008000;
+  constexpr std::uint32_t kMagnitudes = 0x07F007F0;  // element · 2^-120
+  first = multiply_bf16x2((word << 8 & kSigns) | (word << 4 & kMagnitudes), first_scale);
+  second = multiply_bf16x2((word & kSigns) | (word >> 4 & kMagnitudes), second_scale);
+}
+
+/// The lane's eight bytes of one step (`low` first), scales as decode_mxfp8_scale() gives them for
+/// rows g and g+8.
+__device__ __forceinline__ void mxfp8_fragment(std::uint32_t low, std::uint32_t high,
+                                               std::uint32_t top_scale, std::uint32_t bottom_scale,
+                                               std::uint32_t (&a)[4]) {
+  mxfp8_pairs(low, top_scale, bottom_scale, a[0], a[1]);
+  mxfp8_pairs(high, top_scale, bottom_scale, a[2], a[3]);
+}
+
+}  // namespace winnow::cuda
