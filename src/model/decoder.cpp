@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
@@ -40,37 +39,54 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
+/// Rows of logits that are computed at a time on a device: more gain nothing and would take
+/// vocab_size floats each.
+constexpr std::int64_t kDeviceLogitRows = 256;
+
+/// A step with a longer slice is not recorded: prefill chunks differ too much to come again.
+constexpr std::int32_t kMaxRecordedSlice = 16;
+
+/// Launch bounds grow in powers of two, so that a recorded step serves while a context grows.
+constexpr std::int64_t kMinBoundPositions = 4096;
+
 /// Activations of one step, for as many tokens as a step may have.
 struct Decoder::Workspace {
-  Workspace(const ModelConfig& config, std::int64_t max_tokens) {
+  Workspace(const ModelConfig& config, std::int64_t max_tokens,
+            const std::shared_ptr<ops::Memory>& memory) {
     const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
     const std::int64_t index_heads = std::int64_t{config.index_num_heads} * config.index_head_dim;
     const std::int64_t selected = std::int64_t{config.index_num_heads} * config.top_k_blocks;
-    take(max_tokens * config.hidden_size, residual);
-    take(max_tokens * config.hidden_size, normed);
-    take(max_tokens * heads, q);
-    take(max_tokens * heads, attended);
-    take(max_tokens * index_heads, index_q);
-    take(max_tokens * selected, blocks);
-    take(max_tokens * config.top_k_experts, experts);
-    take(max_tokens * config.top_k_experts, expert_weights);
+    const auto floats = [&](std::int64_t width) {
+      return ops::Array<float>(memory, max_tokens * width, "activations of a step");
+    };
+    const auto integers = [&](std::int64_t width) {
+      return ops::Array<std::int32_t>(memory, max_tokens * width, "activations of a step");
+    };
+    residual = floats(config.hidden_size);
+    normed = floats(config.hidden_size);
+    q = floats(heads);
+    attended = floats(heads);
+    index_q = floats(index_heads);
+    spare = floats(index_heads);
+    blocks = integers(selected);
+    experts = integers(config.top_k_experts);
+    expert_weights = floats(config.top_k_experts);
+    if (!memory->is_host()) {
+      logits = ops::Array<float>(memory, std::min(max_tokens, kDeviceLogitRows) * config.vocab_size,
+                                 "logits of a step");
+    }
   }
 
-  template <typename T>
-  void take(std::int64_t count, T*& pointer) {
-    buffers.emplace_back(count * static_cast<std::int64_t>(sizeof(T)), "activations of a step");
-    pointer = buffers.back().as<T>();
-  }
-
-  std::vector<Buffer> buffers;
-  float* residual = nullptr;        // [tokens][hidden]: the stream that layers add to
-  float* normed = nullptr;          // [tokens][hidden]
-  float* q = nullptr;               // [tokens][num_heads][head_dim]
-  float* attended = nullptr;        // [tokens][num_heads][head_dim]
-  float* index_q = nullptr;         // [tokens][index heads][index_head_dim]
-  std::int32_t* blocks = nullptr;   // [tokens][index heads][top_k_blocks]
-  std::int32_t* experts = nullptr;  // [tokens][top_k_experts]
-  float* expert_weights = nullptr;  // [tokens][top_k_experts]
+  ops::Array<float> residual;        // [tokens][hidden]: the stream that layers add to
+  ops::Array<float> normed;          // [tokens][hidden]
+  ops::Array<float> q;               // [tokens][num_heads][head_dim]
+  ops::Array<float> attended;        // [tokens][num_heads][head_dim]
+  ops::Array<float> index_q;         // [tokens][index heads][index_head_dim]
+  ops::Array<float> spare;           // as index_q
+  ops::Array<std::int32_t> blocks;   // [tokens][index heads][top_k_blocks]
+  ops::Array<std::int32_t> experts;  // [tokens][top_k_experts]
+  ops::Array<float> expert_weights;  // [tokens][top_k_experts]
+  ops::Array<float> logits;          // [rows][vocab_size], on a device only
 };
 
 Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend,
@@ -82,9 +98,12 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
       dequant_(options.dequant.value_or(default_mode(config_))),
       options_(options),
       rope_(config_.rope_theta, config_.rotary_dim,
-            std::max(config_.max_position_embeddings, options.max_positions)),
-      work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens)) {
+            std::max(config_.max_position_embeddings, options.max_positions), backend_.memory),
+      placed_(backend_.memory),
+      work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens, backend_.memory)) {
   step_.reserve(options.max_num_batched_tokens);
+  last_step_.reserve(options.max_num_batched_tokens);
+  if (backend_.reserve) backend_.reserve(work_limits());
   spdlog::info("backend {}; KV cache {}, index cache {}, dequantisation {}; {} bytes per token",
                backend_.name, cache_dtype_name(layout_.shape().kv_dtype),
                cache_dtype_name(layout_.shape().index_dtype), dequant_mode_name(dequant_),
@@ -95,9 +114,10 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
 Decoder::~Decoder() = default;
 
 void Decoder::allocate_pool(std::int32_t num_blocks) {
-  pool_ = Buffer();
-  pool_ = Buffer(layout_.row_bytes() * num_blocks, "the KV pool");
+  pool_ = {};
+  pool_ = ops::Array<std::byte>(backend_.memory, layout_.row_bytes() * num_blocks, "the KV pool");
   num_blocks_ = num_blocks;
+  ++pool_generation_;
 }
 
 ops::CacheView Decoder::cache_view() const {
@@ -107,9 +127,8 @@ ops::CacheView Decoder::cache_view() const {
 void Decoder::copy_block(BlockId from, BlockId to) {
   const auto is_row = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks_; };
   WINNOW_ASSERT(is_row(from) && is_row(to), "a block of the pool", from.value, to.value);
-  std::memmove(pool_.data() + to.value * layout_.row_bytes(),
-               pool_.data() + from.value * layout_.row_bytes(),
-               static_cast<std::size_t>(layout_.row_bytes()));
+  backend_.memory->copy(pool_.data() + to.value * layout_.row_bytes(),
+                        pool_.data() + from.value * layout_.row_bytes(), layout_.row_bytes());
 }
 
 std::uint64_t Decoder::cache_identity() const {
@@ -133,7 +152,28 @@ ops::AttentionShape Decoder::attention_shape(int layer) const {
           .init_blocks = config_.init_blocks};
 }
 
-void Decoder::norm(const float* x, const std::vector<float>& weight, std::int64_t num_rows,
+ops::WorkLimits Decoder::work_limits() const {
+  const std::vector<int> sparse = config_.sparse_layers();
+  ops::WorkLimits limits{.max_tokens = options_.max_num_batched_tokens,
+                         .max_positions = rope_.max_positions(),
+                         .hidden = config_.hidden_size,
+                         .num_experts = 0,
+                         .top_k_experts = config_.top_k_experts,
+                         .attention = attention_shape(sparse.empty() ? 0 : sparse.front())};
+  const auto widen = [](std::int64_t& width, const std::unique_ptr<ops::PackedMatrix>& down) {
+    if (down != nullptr) width = std::max(width, down->cols());
+  };
+  for (const PackedLayer& layer : weights_.layers) {
+    limits.qkv_rows = std::max(limits.qkv_rows, layer.qkv->rows());
+    limits.num_experts = std::max(limits.num_experts, std::ssize(layer.moe.experts));
+    widen(limits.mlp_width, layer.mlp.down);
+    widen(limits.mlp_width, layer.moe.shared.down);
+    for (const PackedMlp& expert : layer.moe.experts) widen(limits.expert_width, expert.down);
+  }
+  return limits;
+}
+
+void Decoder::norm(const float* x, const ops::Array<float>& weight, std::int64_t num_rows,
                    float* out) {
   backend_.rms_norm(context_, {.x = x,
                                .weight = weight.data(),
@@ -143,71 +183,119 @@ void Decoder::norm(const float* x, const std::vector<float>& weight, std::int64_
                                .out = out});
 }
 
-void Decoder::run(const Batch& batch, std::span<float> logits) {
-  if (threads_ == nullptr) {
-    threads_ = std::make_unique<ThreadPool>(options_.num_threads, options_.pin_threads);
-    context_ = {.pool = threads_.get(), .scratch = &scratch_};
-  }
+/// Checks the batch, places it where the backend reads it, and says what a recording of it needs.
+ops::StepKey Decoder::prepare(const Batch& batch) {
   step_.assign(batch, {.max_num_tokens = options_.max_num_batched_tokens,
                        .vocab_size = config_.vocab_size,
                        .block_tokens = config_.block_tokens,
                        .num_blocks = num_blocks_,
                        .max_positions = rope_.max_positions()});
+  last_step_ = step_;
+  // A trace wants to see every token; else the last layer goes on with those it needs.
+  if (trace_ == nullptr) last_step_.keep_logit_rows();
+  rope_.extend_to(step_.num_positions());
+  std::int64_t bound = step_.num_positions();
+  if (!backend_.memory->is_host()) {
+    bound = kMinBoundPositions;
+    while (bound < step_.num_positions()) bound *= 2;
+    bound = std::min(bound, rope_.max_positions());
+  }
+  placed_.place(batch, step_, last_step_, static_cast<std::int32_t>(bound));
+  return {.num_tokens = placed_.all().num_tokens,
+          .num_sequences = static_cast<std::int32_t>(placed_.all().sequences.size()),
+          .num_last_tokens = placed_.last().num_tokens,
+          .num_logit_rows = static_cast<std::int32_t>(last_step_.logit_rows().size()),
+          .num_positions = static_cast<std::int32_t>(bound),
+          .generation = pool_generation_ + (placed_.generation() << 32)};
+}
+
+void Decoder::run(const Batch& batch, std::span<float> logits) {
+  if (threads_ == nullptr) {
+    threads_ = std::make_unique<ThreadPool>(options_.num_threads, options_.pin_threads);
+    context_ = {.pool = threads_.get(), .scratch = &scratch_, .cuda = backend_.cuda.get()};
+  }
+  const ops::StepKey key = prepare(batch);
   WINNOW_ASSERT(logits.size() == batch.logit_rows.size() * static_cast<std::size_t>(vocab_size()),
                 "room for the logits of every row", logits.size(), batch.logit_rows.size());
   if (batch.tokens.empty()) return;
-  rope_.extend_to(step_.num_positions());
 
-  const ops::BatchView view = step_.view();
-  backend_.embed(context_, {.tokens = batch.tokens.data(),
-                            .num_tokens = view.num_tokens,
+  const bool is_host = backend_.memory->is_host();
+  const std::int64_t num_rows = key.num_logit_rows;
+  const std::int64_t rows_at_once = is_host ? num_rows : std::min(num_rows, kDeviceLogitRows);
+  const auto step = [&] {
+    run_layers();
+    if (rows_at_once > 0) {
+      write_logits(0, rows_at_once, is_host ? logits.data() : work_->logits.data());
+    }
+  };
+  const bool is_recorded = backend_.run_step && trace_ == nullptr &&
+                           placed_.all().max_slice_tokens <= kMaxRecordedSlice &&
+                           num_rows <= kDeviceLogitRows;
+  if (is_recorded) {
+    backend_.run_step(key, step);
+  } else {
+    step();
+  }
+  if (is_host) return;
+  std::int64_t done = 0;
+  for (std::int64_t count = rows_at_once; count > 0;
+       count = std::min(num_rows - done, kDeviceLogitRows)) {
+    if (done > 0) write_logits(done, count, work_->logits.data());
+    backend_.memory->download(logits.data() + done * vocab_size(), work_->logits.data(),
+                              count * vocab_size() * static_cast<std::int64_t>(sizeof(float)));
+    done += count;
+  }
+}
+
+void Decoder::run_layers() {
+  view_ = placed_.all();
+  relay_ =
+      trace_ != nullptr ? std::make_unique<TraceRelay>(*backend_.memory, *trace_, step_) : nullptr;
+  backend_.embed(context_, {.tokens = placed_.tokens(),
+                            .num_tokens = view_.num_tokens,
                             .table = weights_.embedding,
                             .table_scheme = weights_.embedding_scheme,
                             .hidden = config_.hidden_size,
-                            .out = work_->residual});
+                            .out = work_->residual.data()});
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const PackedLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
     insert_keys(layer, weights);
-    // A trace wants to see every token; else the last layer goes on with those it needs.
     if (layer == config_.num_layers - 1 && trace_ == nullptr) {
       keep_logit_rows(layer);
-      if (step_.view().num_tokens == 0) return;
+      if (view_.num_tokens == 0) return;
     }
     run_attention(layer, weights);
     run_mlp(layer, weights);
-    if (trace_ != nullptr) {
-      trace_->on_hidden(
-          layer, view,
-          {work_->residual, batch.tokens.size() * static_cast<std::size_t>(config_.hidden_size)});
-    }
+    if (relay_) relay_->on_hidden(layer, work_->residual.data(), config_.hidden_size);
   }
-  write_logits(logits.data());
 }
 
 void Decoder::keep_logit_rows(int layer) {
-  step_.keep_logit_rows();
+  view_ = placed_.last();
+  if (view_.num_tokens == 0 || view_.num_tokens == placed_.all().num_tokens) return;
   const ops::AttentionShape shape = attention_shape(layer);
-  const std::int64_t heads = std::int64_t{shape.num_heads} * shape.head_dim;
-  const std::int64_t index_heads = std::int64_t{shape.num_index_heads} * shape.index_head_dim;
-  std::int64_t to = 0;
-  for (const std::int32_t from : step_.kept_tokens()) {
-    if (from != to) {  // ascending, so a row never lands on one that is still to move
-      std::copy_n(work_->residual + from * std::int64_t{config_.hidden_size}, config_.hidden_size,
-                  work_->residual + to * config_.hidden_size);
-      std::copy_n(work_->q + from * heads, heads, work_->q + to * heads);
-      std::copy_n(work_->index_q + from * index_heads, index_heads,
-                  work_->index_q + to * index_heads);
-    }
-    ++to;
-  }
+  // normed and attended are free between the insertion of keys and attention.
+  const auto keep = [&](ops::Array<float>& rows, std::int64_t width, ops::Array<float>& spare) {
+    if (width == 0) return;
+    backend_.keep_rows(context_, {.from = rows.data(),
+                                  .rows = placed_.kept_tokens(),
+                                  .num_rows = view_.num_tokens,
+                                  .width = width,
+                                  .to = spare.data()});
+    backend_.memory->copy(rows.data(), spare.data(),
+                          view_.num_tokens * width * static_cast<std::int64_t>(sizeof(float)));
+  };
+  keep(work_->residual, config_.hidden_size, work_->normed);
+  keep(work_->q, std::int64_t{shape.num_heads} * shape.head_dim, work_->attended);
+  keep(work_->index_q, std::int64_t{shape.num_index_heads} * shape.index_head_dim, work_->spare);
 }
 
 void Decoder::insert_keys(int layer, const PackedLayer& weights) {
-  const ops::BatchView batch = step_.view();
+  const ops::BatchView& batch = view_;
   const ops::AttentionShape shape = attention_shape(layer);
   const bool is_sparse = shape.num_index_heads > 0;
-  norm(work_->residual, weights.input_norm, batch.num_tokens, work_->normed);
-  backend_.qkv_insert(context_, {.h = work_->normed,
+  norm(work_->residual.data(), weights.input_norm, batch.num_tokens, work_->normed.data());
+  backend_.qkv_insert(context_, {.h = work_->normed.data(),
                                  .w = weights.qkv.get(),
                                  .q_norm = weights.q_norm.data(),
                                  .k_norm = weights.k_norm.data(),
@@ -219,97 +307,88 @@ void Decoder::insert_keys(int layer, const PackedLayer& weights) {
                                  .layer = layer,
                                  .batch = batch,
                                  .cache = cache_view(),
-                                 .q = work_->q,
-                                 .index_q = is_sparse ? work_->index_q : nullptr});
+                                 .q = work_->q.data(),
+                                 .index_q = is_sparse ? work_->index_q.data() : nullptr});
 }
 
 void Decoder::run_attention(int layer, const PackedLayer& weights) {
-  const ops::BatchView batch = step_.view();
+  const ops::BatchView& batch = view_;
   const ops::AttentionShape shape = attention_shape(layer);
   const bool is_sparse = shape.num_index_heads > 0;
   if (is_sparse) {
-    backend_.index_topk(context_, {.index_q = work_->index_q,
+    backend_.index_topk(context_, {.index_q = work_->index_q.data(),
                                    .shape = shape,
                                    .layer = layer,
                                    .batch = batch,
                                    .cache = cache_view(),
-                                   .blocks = work_->blocks});
-    if (trace_ != nullptr) {
-      const auto heads = static_cast<std::size_t>(batch.num_tokens) *
-                         static_cast<std::size_t>(shape.num_index_heads);
-      trace_->on_blocks(
-          {.layer = layer,
-           .shape = shape,
-           .batch = batch,
-           .cache = cache_view(),
-           .index_q = {work_->index_q, heads * static_cast<std::size_t>(shape.index_head_dim)},
-           .blocks = {work_->blocks, heads * static_cast<std::size_t>(shape.top_k_blocks)}});
+                                   .blocks = work_->blocks.data()});
+    if (relay_) {
+      relay_->on_blocks(layer, shape, cache_view(), pool_.num_bytes(), work_->index_q.data(),
+                        work_->blocks.data());
     }
   }
-  backend_.attention(context_, {.q = work_->q,
+  backend_.attention(context_, {.q = work_->q.data(),
                                 .shape = shape,
                                 .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
                                 .layer = layer,
                                 .batch = batch,
                                 .cache = cache_view(),
-                                .blocks = is_sparse ? work_->blocks : nullptr,
-                                .out = work_->attended});
+                                .blocks = is_sparse ? work_->blocks.data() : nullptr,
+                                .out = work_->attended.data()});
   const std::int64_t heads = std::int64_t{config_.num_heads} * config_.head_dim;
-  backend_.linear(context_, {.x = work_->attended,
+  backend_.linear(context_, {.x = work_->attended.data(),
                              .x_stride = heads,
                              .w = weights.output.get(),
-                             .y = work_->residual,
+                             .y = work_->residual.data(),
                              .y_stride = config_.hidden_size,
                              .num_rows = batch.num_tokens,
                              .accumulate = true});
 }
 
 void Decoder::run_mlp(int layer, const PackedLayer& weights) {
-  const std::int32_t num_tokens = step_.view().num_tokens;
+  const std::int32_t num_tokens = view_.num_tokens;
   const ops::SwigluConstants constants{.alpha = static_cast<float>(config_.swiglu_alpha),
                                        .limit = static_cast<float>(config_.swiglu_limit)};
-  norm(work_->residual, weights.attention_norm, num_tokens, work_->normed);
+  norm(work_->residual.data(), weights.attention_norm, num_tokens, work_->normed.data());
   if (!config_.layers[static_cast<std::size_t>(layer)].is_moe) {
-    backend_.mlp(context_, {.h = work_->normed,
+    backend_.mlp(context_, {.h = work_->normed.data(),
                             .num_tokens = num_tokens,
                             .weights = weights.mlp.view(),
                             .constants = constants,
-                            .y = work_->residual,
+                            .y = work_->residual.data(),
                             .accumulate = true});
     return;
   }
   const PackedMoe& moe = weights.moe;
-  backend_.moe(context_, {.h = work_->normed,
+  backend_.moe(context_, {.h = work_->normed.data(),
                           .num_tokens = num_tokens,
                           .router = moe.router.get(),
                           .router_bias = moe.router_bias.data(),
                           .experts = moe.expert_views,
                           .shared = moe.shared.view(),
+                          .table = moe.table.get(),
                           .top_k = config_.top_k_experts,
                           .routed_scale = static_cast<float>(config_.routed_scaling_factor),
                           .constants = constants,
-                          .y = work_->residual,
-                          .chosen_experts = work_->experts,
-                          .chosen_weights = work_->expert_weights});
-  if (trace_ != nullptr) {
-    const auto choices =
-        static_cast<std::size_t>(num_tokens) * static_cast<std::size_t>(config_.top_k_experts);
-    trace_->on_experts(layer, step_.view(), {work_->experts, choices},
-                       {work_->expert_weights, choices});
+                          .y = work_->residual.data(),
+                          .chosen_experts = work_->experts.data(),
+                          .chosen_weights = work_->expert_weights.data()});
+  if (relay_) {
+    relay_->on_experts(layer, work_->experts.data(), work_->expert_weights.data(),
+                       config_.top_k_experts);
   }
 }
 
-void Decoder::write_logits(float* logits) {
+/// Of logit rows [first_row, first_row + num_rows) of the step.
+void Decoder::write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits) {
   const std::int64_t hidden = config_.hidden_size;
-  const std::span<const std::int32_t> rows = step_.logit_rows();
-  const std::int64_t num_rows = std::ssize(rows);
-  if (num_rows == 0) return;
-  for (std::int64_t i = 0; i < num_rows; ++i) {
-    const std::int64_t row = rows[static_cast<std::size_t>(i)];
-    std::copy_n(work_->residual + row * hidden, hidden, work_->normed + i * hidden);
-  }
-  norm(work_->normed, weights_.final_norm, num_rows, work_->normed);
-  backend_.linear(context_, {.x = work_->normed,
+  backend_.keep_rows(context_, {.from = work_->residual.data(),
+                                .rows = placed_.logit_rows() + first_row,
+                                .num_rows = num_rows,
+                                .width = hidden,
+                                .to = work_->normed.data()});
+  norm(work_->normed.data(), weights_.final_norm, num_rows, work_->normed.data());
+  backend_.linear(context_, {.x = work_->normed.data(),
                              .x_stride = hidden,
                              .w = weights_.lm_head.get(),
                              .y = logits,

@@ -13,7 +13,9 @@
 #include "model/flat_batch.h"
 #include "model/model_runner.h"
 #include "model/packed_weights.h"
+#include "model/placed_batch.h"
 #include "model/rope.h"
+#include "model/trace_relay.h"
 
 namespace winnow {
 
@@ -32,7 +34,9 @@ class Decoder final : public ModelRunner {
 
   /// The pool's rows; may be called again between steps, which forgets what was cached.
   void allocate_pool(std::int32_t num_blocks);
+  /// Its pool lies in memory().
   ops::CacheView cache_view() const;
+  const std::shared_ptr<ops::Memory>& memory() const { return backend_.memory; }
 
   /// Null: none. Must outlive the steps it watches.
   void set_trace(DecoderTrace* trace) { trace_ = trace; }
@@ -49,12 +53,15 @@ class Decoder final : public ModelRunner {
   struct Workspace;
 
   ops::AttentionShape attention_shape(int layer) const;
+  ops::WorkLimits work_limits() const;
+  ops::StepKey prepare(const Batch& batch);
+  void run_layers();
   void insert_keys(int layer, const PackedLayer& weights);
   void keep_logit_rows(int layer);
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
-  void write_logits(float* logits);
-  void norm(const float* x, const std::vector<float>& weight, std::int64_t num_rows, float* out);
+  void write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits);
+  void norm(const float* x, const ops::Array<float>& weight, std::int64_t num_rows, float* out);
 
   ModelConfig config_;
   PackedWeights weights_;
@@ -63,14 +70,19 @@ class Decoder final : public ModelRunner {
   DequantMode dequant_;
   DecoderOptions options_;
   RopeCache rope_;
-  Buffer pool_;
+  ops::Array<std::byte> pool_;
+  std::int64_t pool_generation_ = 0;
   std::int32_t num_blocks_ = 0;
   DecoderTrace* trace_ = nullptr;
+  std::unique_ptr<TraceRelay> relay_;  // of the running step
 
   std::unique_ptr<ThreadPool> threads_;
   ops::Scratch scratch_;
   ops::OpContext context_;
-  FlatBatch step_;
+  FlatBatch step_;       // every token of the step
+  FlatBatch last_step_;  // those that the last layer goes on with
+  PlacedBatch placed_;
+  ops::BatchView view_;  // of the tokens that the current layer works on
   std::unique_ptr<Workspace> work_;
 
  public:

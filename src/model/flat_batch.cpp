@@ -122,10 +122,14 @@ void FlatBatch::keep_logit_rows() {
 }
 
 ops::BatchView FlatBatch::view() const {
+  std::int32_t longest = 0;
+  for (const ops::SequenceSlice& slice : slices_) longest = std::max(longest, slice.num_tokens);
   return {.num_tokens = static_cast<std::int32_t>(positions_.size()),
           .positions = positions_.data(),
           .sequence_of = sequence_of_.data(),
-          .sequences = slices_};
+          .sequences = slices_,
+          .max_slice_tokens = longest,
+          .num_positions = static_cast<std::int32_t>(num_positions_)};
 }
 
 }  // namespace winnow

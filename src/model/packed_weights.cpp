@@ -80,8 +80,13 @@ void add_mlp(Packer& packer, const GatedMlp& mlp, PackedMlp& packed) {
   packer.add({&mlp.down}, packed.down);
 }
 
-void add_moe(Packer& packer, const MoeWeights& moe, PackedMoe& packed) {
-  packed.router_bias = moe.router_bias;
+ops::Array<float> place(const ops::Backend& backend, const std::vector<float>& values) {
+  return {backend.memory, std::span(values), "weights"};
+}
+
+void add_moe(Packer& packer, const ops::Backend& backend, const MoeWeights& moe,
+             PackedMoe& packed) {
+  packed.router_bias = place(backend, moe.router_bias);
   packer.add({&moe.router}, packed.router);
   packed.experts.resize(moe.experts.size());
   for (std::size_t e = 0; e < moe.experts.size(); ++e) {
@@ -90,15 +95,16 @@ void add_moe(Packer& packer, const MoeWeights& moe, PackedMoe& packed) {
   if (moe.shared.gate.rows > 0) add_mlp(packer, moe.shared, packed.shared);
 }
 
-void add_layer(Packer& packer, const LayerWeights& layer, PackedLayer& packed) {
-  packed.input_norm = layer.input_norm;
-  packed.attention_norm = layer.post_attention_norm;
-  packed.q_norm = layer.q_norm;
-  packed.k_norm = layer.k_norm;
+void add_layer(Packer& packer, const ops::Backend& backend, const LayerWeights& layer,
+               PackedLayer& packed) {
+  packed.input_norm = place(backend, layer.input_norm);
+  packed.attention_norm = place(backend, layer.post_attention_norm);
+  packed.q_norm = place(backend, layer.q_norm);
+  packed.k_norm = place(backend, layer.k_norm);
   std::vector<const WeightMatrix*> qkv{&layer.q, &layer.k, &layer.v};
   if (layer.index) {
-    packed.index_q_norm = layer.index->q_norm;
-    packed.index_k_norm = layer.index->k_norm;
+    packed.index_q_norm = place(backend, layer.index->q_norm);
+    packed.index_k_norm = place(backend, layer.index->k_norm);
     qkv.insert(qkv.end(), {&layer.index->q, &layer.index->k});
   }
   packer.add(std::move(qkv), packed.qkv);
@@ -106,7 +112,7 @@ void add_layer(Packer& packer, const LayerWeights& layer, PackedLayer& packed) {
   if (const auto* const mlp = std::get_if<GatedMlp>(&layer.mlp)) {
     add_mlp(packer, *mlp, packed.mlp);
   } else {
-    add_moe(packer, std::get<MoeWeights>(layer.mlp), packed.moe);
+    add_moe(packer, backend, std::get<MoeWeights>(layer.mlp), packed.moe);
   }
 }
 
@@ -146,13 +152,20 @@ PackedWeights pack_weights(const Checkpoint& checkpoint, const ModelWeights& wei
   }
   PackedWeights packed;
   packed.embedding = embed.data.data;
+  if (!backend.memory->is_host()) {
+    packed.embedding_copy = ops::Array<std::byte>(
+        backend.memory,
+        std::span(embed.data.data, static_cast<std::size_t>(embed.data.num_bytes())),
+        "the embedding table");
+    packed.embedding = packed.embedding_copy.data();
+  }
   packed.embedding_scheme = embed.scheme;
-  packed.final_norm = weights.final_norm;
+  packed.final_norm = place(backend, weights.final_norm);
   packed.fingerprint = fingerprint_of(checkpoint);
   packed.layers.resize(weights.layers.size());
   Packer packer;
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    add_layer(packer, weights.layers[i], packed.layers[i]);
+    add_layer(packer, backend, weights.layers[i], packed.layers[i]);
   }
   packer.add({&weights.lm_head}, packed.lm_head);
   packer.run(checkpoint, backend, progress);
@@ -160,12 +173,15 @@ PackedWeights pack_weights(const Checkpoint& checkpoint, const ModelWeights& wei
     for (const PackedMlp& expert : layer.moe.experts) {
       layer.moe.expert_views.push_back(expert.view());
     }
+    if (backend.bind_experts && !layer.moe.experts.empty()) {
+      layer.moe.table = backend.bind_experts(layer.moe.expert_views, layer.moe.shared.view());
+    }
   }
   return packed;
 }
 
 std::int64_t PackedWeights::num_bytes() const {
-  std::int64_t total = lm_head->num_bytes();
+  std::int64_t total = lm_head->num_bytes() + embedding_copy.num_bytes();
   for (const PackedLayer& layer : layers) {
     total += layer.qkv->num_bytes() + layer.output->num_bytes() + bytes_of(layer.mlp) +
              bytes_of(layer.moe.shared);

@@ -21,33 +21,36 @@ struct PackedMlp {
 
 struct PackedMoe {
   std::unique_ptr<ops::PackedMatrix> router;  // [num_experts][hidden]
-  std::vector<float> router_bias;             // [num_experts]
+  ops::Array<float> router_bias;              // [num_experts]
   std::vector<PackedMlp> experts;
   std::vector<ops::MlpWeights> expert_views;  // of `experts`
   PackedMlp shared;                           // null without a shared expert
+  std::unique_ptr<ops::ExpertTable> table;    // null where the backend wants none
 };
 
 struct PackedLayer {
-  std::vector<float> input_norm;                  // [hidden]
-  std::vector<float> attention_norm;              // [hidden], between attention and MLP
-  std::vector<float> q_norm, k_norm;              // [head_dim]
-  std::vector<float> index_q_norm, index_k_norm;  // [index_head_dim], empty in a dense layer
-  std::unique_ptr<ops::PackedMatrix> qkv;         // q, k, v, then index_q, index_k
-  std::unique_ptr<ops::PackedMatrix> output;      // [hidden][num_heads · head_dim]
-  PackedMlp mlp;                                  // of a layer without experts
+  ops::Array<float> input_norm;                  // [hidden]
+  ops::Array<float> attention_norm;              // [hidden], between attention and MLP
+  ops::Array<float> q_norm, k_norm;              // [head_dim]
+  ops::Array<float> index_q_norm, index_k_norm;  // [index_head_dim], empty in a dense layer
+  std::unique_ptr<ops::PackedMatrix> qkv;        // q, k, v, then index_q, index_k
+  std::unique_ptr<ops::PackedMatrix> output;     // [hidden][num_heads · head_dim]
+  PackedMlp mlp;                                 // of a layer without experts
   PackedMoe moe;
 };
 
-/// The embedding table stays in the checkpoint's mapping, which must outlive this.
+/// All of it in the backend's memory. On a CPU the embedding table stays in the checkpoint's
+/// mapping, which must outlive this.
 struct PackedWeights {
   const void* embedding = nullptr;  // [vocab_size][hidden]
   QuantScheme embedding_scheme = QuantScheme::kBF16;
-  std::vector<float> final_norm;
+  ops::Array<std::byte> embedding_copy;  // what `embedding` points to on a device
+  ops::Array<float> final_norm;
   std::unique_ptr<ops::PackedMatrix> lm_head;
   std::vector<PackedLayer> layers;
   std::uint64_t fingerprint = 0;  // of the weights' contents, sampled
 
-  std::int64_t num_bytes() const;  // resident bytes of the packed matrices
+  std::int64_t num_bytes() const;  // bytes of the packed matrices, and of the table on a device
 };
 
 /// Called after each packed matrix with the source bytes done so far and in all; on any of the

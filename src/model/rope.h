@@ -6,9 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "base/memory.h"
+#include "ops/memory.h"
 #include "ops/qkv_insert/qkv_insert.h"
 
 namespace winnow {
@@ -17,21 +18,24 @@ namespace winnow {
 /// time when it is first needed.
 class RopeCache {
  public:
-  RopeCache(double theta, std::int32_t rotary_dim, std::int64_t max_positions);
+  /// The table lies in `memory`.
+  RopeCache(double theta, std::int32_t rotary_dim, std::int64_t max_positions,
+            std::shared_ptr<ops::Memory> memory = ops::make_host_memory());
 
   std::int64_t max_positions() const { return max_positions_; }
 
   /// Makes rows [0, num_positions) valid; num_positions ≤ max_positions (asserted).
   void extend_to(std::int64_t num_positions);
 
-  ops::RopeTable table() const { return {.cos = cos_.as<float>(), .sin = sin_.as<float>()}; }
+  ops::RopeTable table() const { return {.cos = cos_.data(), .sin = sin_.data()}; }
 
  private:
   std::vector<float> inverse_frequencies_;  // [rotary_dim / 2]
   std::int64_t max_positions_;
   std::int64_t num_ready_ = 0;
-  Buffer cos_;
-  Buffer sin_;
+  std::shared_ptr<ops::Memory> memory_;
+  ops::Array<float> cos_;
+  ops::Array<float> sin_;
 };
 
 }  // namespace winnow

@@ -13,6 +13,8 @@ Backend make_scalar_backend() {
           .cuda = nullptr,
           .pack = scalar::pack,
           .bind_experts = {},
+          .reserve = {},
+          .run_step = {},
           .keep_rows = scalar::keep_rows,
           .embed = scalar::embed,
           .rms_norm = scalar::rms_norm,

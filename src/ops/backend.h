@@ -3,6 +3,8 @@
 // them).
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +23,30 @@
 
 namespace winnow::ops {
 
+/// Bounds of one step, from the model and its options.
+struct WorkLimits {
+  std::int64_t max_tokens = 0;
+  std::int64_t max_positions = 0;  // of one sequence
+  std::int64_t hidden = 0;
+  std::int64_t qkv_rows = 0;      // of the widest fused projection
+  std::int64_t mlp_width = 0;     // of the widest dense MLP or shared expert
+  std::int64_t expert_width = 0;  // of a routed expert
+  std::int64_t num_experts = 0;
+  std::int64_t top_k_experts = 0;
+  AttentionShape attention;  // with the index heads of a sparse layer, if there are any
+};
+
+/// What makes two steps the same list of operations (run_step).
+struct StepKey {
+  std::int32_t num_tokens = 0;
+  std::int32_t num_sequences = 0;
+  std::int32_t num_last_tokens = 0;
+  std::int32_t num_logit_rows = 0;
+  std::int32_t num_positions = 0;  // the bound that launches use
+  std::int64_t generation = 0;     // changes whenever an address has changed
+  friend auto operator<=>(const StepKey&, const StepKey&) = default;
+};
+
 struct Backend {
   std::string name;  // "scalar", "cpu-avx512", "cuda", …
 
@@ -36,6 +62,13 @@ struct Backend {
   std::function<std::unique_ptr<ExpertTable>(std::span<const MlpWeights> experts,
                                              const MlpWeights& shared)>
       bind_experts;
+
+  /// Makes room for whatever an operation takes within these limits; empty: nothing to do.
+  std::function<void(const WorkLimits& limits)> reserve;
+  /// Runs `step`, which only submits operations; a backend may record them the first times and
+  /// replay them for an equal `key`. Empty: call `step`. A key stands for every count and address
+  /// that the operations are given, not for what lies there.
+  std::function<void(const StepKey& key, const std::function<void()>& step)> run_step;
 
   void (*keep_rows)(const OpContext&, const KeepRowsParams&) = nullptr;
   void (*embed)(const OpContext&, const EmbedParams&) = nullptr;

@@ -43,6 +43,8 @@ ops::Backend backend_of() {
           .cuda = nullptr,
           .pack = pack,
           .bind_experts = {},
+          .reserve = {},
+          .run_step = {},
           .keep_rows = scalar::keep_rows,
           .embed = Bound<isa, embed>::run,
           .rms_norm = Bound<isa, rms_norm>::run,

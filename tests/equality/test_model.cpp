@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -47,8 +46,10 @@ std::string best_backend() { return backend_names().back(); }
 
 void allocate_pool(Decoder& decoder, std::int32_t num_blocks, PoolState state) {
   decoder.allocate_pool(num_blocks);
-  std::memset(decoder.cache_view().pool, state == PoolState::kPoisoned ? 0xFF : 0,
-              static_cast<std::size_t>(decoder.cache_layout().row_bytes() * num_blocks));
+  const std::vector<std::uint8_t> bytes(
+      static_cast<std::size_t>(decoder.cache_layout().row_bytes() * num_blocks),
+      state == PoolState::kPoisoned ? 0xFF : 0);
+  decoder.memory()->upload(decoder.cache_view().pool, bytes.data(), std::ssize(bytes));
 }
 
 std::vector<BlockId> ascending_rows(std::int32_t num_blocks, std::int32_t first) {

@@ -11,8 +11,9 @@ namespace winnow::cuda {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // a sticky error stays, any other is now reported and gone
-  throw Error(status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-              fmt::format("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
+  throw Error(
+      status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+      fmt::format("{}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
 DeviceScratch::DeviceScratch(std::shared_ptr<ops::Memory> memory, std::int64_t num_bytes)
@@ -44,10 +45,11 @@ Context::Context(int device) : device_(device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   if (properties.major != 9) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} has compute capability {}.{}; this build has kernels for 9.0 (Hopper)",
-                            properties.name, properties.major, properties.minor),
-                "use --device cpu");
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} has compute capability {}.{}; this build has kernels for 9.0 (Hopper)",
+                    properties.name, properties.major, properties.minor),
+        "use --device cpu");
   }
   check(cudaSetDevice(device), "cudaSetDevice");
   num_multiprocessors_ = properties.multiProcessorCount;
