@@ -8,6 +8,7 @@
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 #include "formats/cache_codec.h"
+#include "ops/backend.h"
 
 namespace winnow::cli {
 namespace {
@@ -213,7 +214,7 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
                   "Exact number of KV blocks");
   set.add_real("gpu-memory-utilization", flags.gpu_memory_utilization,
                "Share of free memory for the KV pool, (0, 1] (default: what max-num-seqs "
-               "sequences need, at most 0.5)");
+               "sequences need, at most 0.5, or 0.9 of a GPU's)");
   set.add_switch("enable-prefix-caching", flags.enable_prefix_caching,
                  "Share the blocks of equal prompt beginnings");
   set.add_string("prefix-cache-secret", flags.prefix_cache_secret,
@@ -221,8 +222,8 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
 
   set.group("Machine");
   set.add_string("device", flags.device, "Where to compute", {"auto", "cpu", "cuda"});
-  set.add_string("backend", flags.backend, "Kernels",
-                 {"auto", "scalar", "cpu", "cpu-avx512", "cpu-avx2", "cpu-portable"});
+  set.add_string("backend", flags.backend, "Kernels; cuda-exact: a GPU with the bits of a CPU",
+                 {ops::kBackendNames.begin(), ops::kBackendNames.end()});
   set.add_integer("threads", flags.threads, "Compute threads (default: one per core)");
   set.add_switch("pin-threads", flags.pin_threads, "Bind each compute thread to its core");
   set.add_string("log-level", flags.log_level, "Log lines on stderr",
@@ -241,12 +242,22 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
                "Members: moe (nvfp4, mxfp8, bf16)");
 }
 
+std::string backend_name(const EngineFlags& flags) {
+  const bool is_cuda = flags.backend.starts_with("cuda");
+  if (flags.device == "auto" || (flags.device == "cuda" && is_cuda)) return flags.backend;
+  if (flags.backend == "auto") return flags.device;
+  if (flags.device == "cuda" || is_cuda) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--backend {} does not run on --device {}", flags.backend, flags.device),
+        "leave one of the two out");
+  }
+  return flags.backend;
+}
+
 std::vector<std::string> check_engine_flags(const EngineFlags& flags) {
   std::vector<std::string> notes;
-  if (flags.device == "cuda") {
-    throw Error(ErrorCode::kUnsupported, "--device cuda: this build computes on the CPU",
-                "use --device cpu, or leave the flag out");
-  }
+  (void)backend_name(flags);
   check_dtype("--kv-cache-dtype", flags.kv_cache_dtype);
   check_attention_config(flags, notes);
   check_parallel_sizes(flags, notes);

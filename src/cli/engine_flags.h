@@ -62,6 +62,10 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags);
 void add_foreign_engine_flags(FlagSet& set);
 void add_foreign_server_flags(FlagSet& set);
 
+/// The name for ops::make_backend that --device and --backend ask for together. Throws
+/// Error{kInvalidArgument} when they contradict each other.
+std::string backend_name(const EngineFlags& flags);
+
 /// Checks that need no model: choices inside JSON flags, flags that cannot apply. Returns one line
 /// per thing that will not take effect on this machine. Throws Error for what cannot work.
 std::vector<std::string> check_engine_flags(const EngineFlags& flags);

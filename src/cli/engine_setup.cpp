@@ -21,8 +21,9 @@ namespace {
 
 constexpr std::int64_t kDefaultMaxSeqs = 256;
 constexpr std::int64_t kDefaultBatchedTokens = 2048;
-constexpr double kDefaultShare = 0.5;     // of free memory, unless the flag says otherwise
-constexpr std::size_t kMaxBanned = 1024;  // more: the vocabulary and the tokenizer do not belong
+constexpr double kDefaultShare = 0.5;        // of free memory, unless the flag says otherwise
+constexpr double kDefaultDeviceShare = 0.9;  // of a GPU's, which nothing else should need
+constexpr std::size_t kMaxBanned = 1024;     // more: the vocabulary and the tokenizer do not belong
 constexpr const char* kTurnOpeners[] = {"]~b]", "]~!b["};
 constexpr const char* kInputOnlyMarkers[] = {"]<]image[>[", "]<]video[>[", "]<]start of image[>[",
                                              "]<]end of image[>["};
@@ -95,11 +96,12 @@ void check_counts(const EngineFlags& flags) {
 /// Never more than max_num_seqs sequences of full length can use, so that a small model does not
 /// claim half of the machine.
 PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, std::int64_t row_bytes,
-                   std::int64_t max_num_seqs) {
+                   std::int64_t max_num_seqs, const ops::Memory& memory) {
   PoolSizeRequest request;
-  request.available_bytes = available_memory_bytes();
+  request.available_bytes = memory.available_bytes();
+  const double default_share = memory.is_host() ? kDefaultShare : kDefaultDeviceShare;
   request.utilization =
-      flags.gpu_memory_utilization > 0 ? flags.gpu_memory_utilization : kDefaultShare;
+      flags.gpu_memory_utilization > 0 ? flags.gpu_memory_utilization : default_share;
   request.cache_memory_bytes = flags.kv_cache_memory_bytes;
   request.num_blocks_override = flags.num_gpu_blocks_override;
   request.row_bytes = row_bytes;
@@ -227,11 +229,12 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   options.max_positions = length.value_or(0);
   const std::int64_t max_num_seqs = flags.max_num_seqs.value_or(
       std::min<std::int64_t>(kDefaultMaxSeqs, options.max_num_batched_tokens));
-  model_ = std::make_unique<LoadedModel>(load_decoder(folder_, flags.backend, options, progress));
+  model_ =
+      std::make_unique<LoadedModel>(load_decoder(folder_, backend_name(flags), options, progress));
   Decoder& decoder = *model_->decoder;
   vocab_size_ = config.vocab_size;
   facts_.row_bytes = decoder.cache_layout().row_bytes();
-  facts_.pool = plan_pool(flags, config, facts_.row_bytes, max_num_seqs);
+  facts_.pool = plan_pool(flags, config, facts_.row_bytes, max_num_seqs, *decoder.memory());
   decoder.allocate_pool(facts_.pool.num_blocks);
   banned_tokens_ = find_banned_tokens(*tokenizer_, vocab_size_);
 
@@ -258,6 +261,11 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 
   facts_.model_type = config.model_type;
   facts_.backend = decoder.backend().name;
+  facts_.machine = decoder.backend().machine;
+  if (!decoder.memory()->is_host()) {
+    facts_.device_memory = decoder.memory()->uses();
+    facts_.free_device_bytes = decoder.memory()->available_bytes();
+  }
   const CacheRowShape& cache = decoder.cache_layout().shape();
   facts_.kv_dtype = cache_dtype_name(cache.kv_dtype);
   facts_.index_dtype = cache_dtype_name(cache.index_dtype);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,9 @@ struct EngineFacts {
   PoolSize pool;
   std::int32_t max_num_seqs = 0, max_num_batched_tokens = 0;
   int num_threads = 0;
+  std::string machine;                                // a GPU's name; empty on a CPU
+  std::map<std::string, std::int64_t> device_memory;  // bytes by use; empty on a CPU
+  std::int64_t free_device_bytes = 0;
   double load_seconds = 0;
 };
 

@@ -48,12 +48,21 @@ void print_table(const EngineFacts& facts, const server::ServingModel& model,
   fmt::print(stderr, "\nwinnow {}\n", kVersion);
   row("model", fmt::format("{} ({}, {} of weights)", model.names.front(), facts.model_type,
                            gigabytes(facts.weight_bytes)));
-  row("machine", fmt::format("{}, {} threads", detect_machine().cpu_name, facts.num_threads));
+  row("machine",
+      fmt::format("{}{}, {} threads", facts.machine.empty() ? "" : facts.machine + " beside ",
+                  detect_machine().cpu_name, facts.num_threads));
   row("kernels", facts.backend);
   row("KV cache", fmt::format("K, V {} · index keys {} · read as {}", facts.kv_dtype,
                               facts.index_dtype, facts.dequant));
   row("pool", fmt::format("{} in {} blocks of {} tokens", gigabytes(facts.pool.num_bytes),
                           with_commas(facts.pool.num_blocks), facts.block_tokens));
+  if (!facts.device_memory.empty()) {
+    std::string uses;
+    for (const auto& [what, bytes] : facts.device_memory) {
+      uses += fmt::format("{} {} · ", what, gigabytes(bytes));
+    }
+    row("memory", uses + gigabytes(facts.free_device_bytes) + " free");
+  }
   row("limits", fmt::format("{} tokens a sequence · {} sequences and {} tokens a step",
                             with_commas(facts.pool.max_model_len), facts.max_num_seqs,
                             facts.max_num_batched_tokens));

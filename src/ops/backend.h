@@ -3,6 +3,7 @@
 // them).
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -48,7 +49,8 @@ struct StepKey {
 };
 
 struct Backend {
-  std::string name;  // "scalar", "cpu-avx512", "cuda", …
+  std::string name;     // "scalar", "cpu-avx512", "cuda", …
+  std::string machine;  // what a device calls itself; empty on CPUs
 
   /// Where every pointer of the operations' parameters points to.
   std::shared_ptr<Memory> memory;
@@ -87,7 +89,13 @@ Backend make_scalar_backend();
 /// SIMD kernels of `isa`; throws Error{kUnsupported} when this machine lacks it.
 Backend make_cpu_backend(CpuIsa isa);
 
-/// "auto" (best of this machine), "scalar", "cpu", "cpu-avx512", "cpu-avx2", "cpu-portable".
+/// Names for make_backend(), for a list of choices.
+inline constexpr std::array<const char*, 8> kBackendNames = {
+    "auto", "scalar", "cpu", "cpu-avx512", "cpu-avx2", "cpu-portable", "cuda", "cuda-exact"};
+
+/// "auto": "cuda" where this process sees a GPU it has kernels for, else "cpu". "cpu": the best of
+/// this machine. "cuda" and "cuda-exact" take device 0, or N with ":N" behind. Throws
+/// Error{kInvalidArgument} that lists the names, Error{kUnsupported}.
 Backend make_backend(const std::string& name, const Machine& machine);
 
 }  // namespace winnow::ops

@@ -39,6 +39,7 @@ struct Bound<isa, operation> {
 template <CpuIsa isa>
 ops::Backend backend_of() {
   return {.name = fmt::format("cpu-{}", cpu_isa_name(isa)),
+          .machine = {},
           .memory = ops::make_host_memory(),
           .cuda = nullptr,
           .pack = pack,

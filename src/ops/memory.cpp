@@ -19,7 +19,7 @@ class HostMemory final : public Memory {
     Buffer buffer(num_bytes, what);
     std::byte* const data = buffer.data();
     const std::lock_guard lock(mutex_);
-    buffers_.emplace(data, std::move(buffer));
+    buffers_.emplace(data, Piece{.what = what, .buffer = std::move(buffer)});
     return data;
   }
   void release(std::byte* data, std::int64_t /*num_bytes*/) noexcept override {
@@ -37,9 +37,21 @@ class HostMemory final : public Memory {
     std::memmove(to, from, static_cast<std::size_t>(num_bytes));
   }
 
+  std::map<std::string, std::int64_t> uses() const override {
+    const std::lock_guard lock(mutex_);
+    std::map<std::string, std::int64_t> uses;
+    for (const auto& [data, piece] : buffers_) uses[piece.what] += piece.buffer.size();
+    return uses;
+  }
+
  private:
-  std::mutex mutex_;
-  std::unordered_map<std::byte*, Buffer> buffers_;
+  struct Piece {
+    std::string what;
+    Buffer buffer;
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::byte*, Piece> buffers_;
 };
 
 }  // namespace

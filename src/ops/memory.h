@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,9 @@ class Memory {
   virtual void upload(void* to, const void* from, std::int64_t num_bytes) = 0;
   virtual void download(void* to, const void* from, std::int64_t num_bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t num_bytes) = 0;
+
+  /// Bytes handed out under each `what`, in alphabetical order: the start-up table's memory lines.
+  virtual std::map<std::string, std::int64_t> uses() const = 0;
 };
 
 std::shared_ptr<Memory> make_host_memory();

@@ -38,6 +38,7 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
   const bool is_fast = kernels == CudaKernels::kFast;
   return {
       .name = is_fast ? "cuda" : "cuda-exact",
+      .machine = context->name(),
       .memory = context->memory(),
       .cuda = std::move(context),
       .pack = [raw](std::span<const MatrixSource> stacked) { return cuda::pack(*raw, stacked); },

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/cuda/check.h"
+#include "ops/cuda/device.h"
 #include "ops/cuda/memory.h"
 
 namespace winnow::cuda {
@@ -44,7 +45,7 @@ Context::Context(int device) : device_(device) {
   }
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  if (properties.major != 9) {
+  if (properties.major * 10 + properties.minor != kComputeCapability) {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format("{} has compute capability {}.{}; this build has kernels for 9.0 (Hopper)",
@@ -52,6 +53,7 @@ Context::Context(int device) : device_(device) {
         "use --device cpu");
   }
   check(cudaSetDevice(device), "cudaSetDevice");
+  name_ = properties.name;
   num_multiprocessors_ = properties.multiProcessorCount;
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   memory_ = make_device_memory(device, stream_);

@@ -48,6 +48,7 @@ class Context {
   CUstream_st* stream() const { return stream_; }
   int num_multiprocessors() const { return num_multiprocessors_; }
   int device() const { return device_; }
+  const std::string& name() const { return name_; }
   const std::shared_ptr<ops::Memory>& memory() const { return memory_; }
 
   /// Grows the scratch block; between steps only.
@@ -63,6 +64,7 @@ class Context {
 
  private:
   int device_ = 0;
+  std::string name_;
   int num_multiprocessors_ = 0;
   CUstream_st* stream_ = nullptr;
   std::shared_ptr<ops::Memory> memory_;

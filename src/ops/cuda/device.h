@@ -8,6 +8,9 @@
 
 namespace winnow::cuda {
 
+/// What the kernels are compiled for: 90 is Hopper.
+inline constexpr int kComputeCapability = 90;
+
 struct Device {
   std::string name;
   int compute_capability = 0;  // 90 for Hopper

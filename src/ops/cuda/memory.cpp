@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -38,24 +39,24 @@ class DeviceMemory final : public ops::Memory {
     use_device();
     const std::int64_t rounded = round_up(num_bytes);
     std::byte* data = nullptr;
-    if (rounded >= kLargeBytes) {
-      data = raw_allocate(rounded, what);
-    } else {
+    {
       const std::lock_guard lock(mutex_);
-      data = carve(rounded, what);
+      data = rounded >= kLargeBytes ? raw_allocate(rounded, what) : carve(rounded, what);
+      pieces_.emplace(data, Piece{.what = what, .num_bytes = rounded});
     }
     check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(num_bytes), stream_), "cudaMemset");
     return data;
   }
 
   void release(std::byte* data, std::int64_t num_bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    pieces_.erase(data);
     if (round_up(num_bytes) >= kLargeBytes) {
       cudaSetDevice(device_);
       cudaStreamSynchronize(stream_);
       cudaFree(data);
       return;
     }
-    const std::lock_guard lock(mutex_);
     for (Slab& slab : slabs_) {
       if (data < slab.data || data >= slab.data + kSlabBytes) continue;
       if (--slab.num_arrays == 0) slab.used = 0;
@@ -84,7 +85,18 @@ class DeviceMemory final : public ops::Memory {
           "copying on the device");
   }
 
+  std::map<std::string, std::int64_t> uses() const override {
+    const std::lock_guard lock(mutex_);
+    std::map<std::string, std::int64_t> uses;
+    for (const auto& [data, piece] : pieces_) uses[piece.what] += piece.num_bytes;
+    return uses;
+  }
+
  private:
+  struct Piece {
+    std::string what;
+    std::int64_t num_bytes = 0;
+  };
   struct Slab {
     std::byte* data = nullptr;
     std::int64_t used = 0;
@@ -124,8 +136,9 @@ class DeviceMemory final : public ops::Memory {
 
   const int device_;
   CUstream_st* const stream_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Slab> slabs_;
+  std::unordered_map<std::byte*, Piece> pieces_;
 };
 
 }  // namespace
