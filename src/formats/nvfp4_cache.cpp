@@ -10,10 +10,6 @@
 
 namespace winnow {
 
-std::uint8_t nvfp4_cache_scale(float max_magnitude) {
-  return encode_e4m3(std::clamp(max_magnitude / 6.F, 1.F / 512.F, kE4m3Max));
-}
-
 Nvfp4Block quantize_nvfp4(std::span<const float, kNvfp4Group> x) {
   float max_magnitude = 0.F;
   for (const float value : x) {

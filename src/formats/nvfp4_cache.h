@@ -3,9 +3,12 @@
 // Whole vectors at SIMD speed: formats/bulk_codecs.h.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
+
+#include "formats/e4m3.h"
 
 namespace winnow {
 
@@ -23,7 +26,9 @@ struct Nvfp4Block {
 Nvfp4Block quantize_nvfp4(std::span<const float, kNvfp4Group> x);
 
 /// The scale byte alone, from max|x|: shared by every implementation of the quantiser.
-std::uint8_t nvfp4_cache_scale(float max_magnitude);
+constexpr std::uint8_t nvfp4_cache_scale(float max_magnitude) {
+  return encode_e4m3(std::clamp(max_magnitude / 6.F, 1.F / 512.F, kE4m3Max));
+}
 
 /// out[i] = code * scale, exact: each product also fits FP16 and BF16 without rounding. Bit 7 of
 /// the scale is ignored in both modes, as hardware reads an unsigned E4M3; 0x7F gives NaN.

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/host_device.h"
+
 namespace winnow::ops {
 
 // Outside [kExpLowest, kExpHighest] the result is 0 or +inf: the cuts are early by a hair so that
@@ -29,7 +31,7 @@ inline constexpr float kExpC6 = 0x1.6a1a72p-10F;
 
 /// e^x, within 1 ulp for x in [kExpLowest, kExpHighest]; 0 below (also -inf), +inf above, NaN for
 /// NaN, exactly 1 at 0.
-[[gnu::always_inline]] inline float fast_exp(float x) {
+[[gnu::always_inline]] WINNOW_HOST_DEVICE inline float fast_exp(float x) {
   const float shifted = std::fma(x, kExpLog2E, kExpRound);
   const float n = shifted - kExpRound;
   float r = std::fma(n, -kExpLn2High, x);
@@ -50,6 +52,8 @@ inline constexpr float kExpC6 = 0x1.6a1a72p-10F;
 }
 
 /// 1 / (1 + e^-x): in [0, 1], 0 for x < -88, exactly 0.5 at 0.
-[[gnu::always_inline]] inline float fast_sigmoid(float x) { return 1.0F / (1.0F + fast_exp(-x)); }
+[[gnu::always_inline]] WINNOW_HOST_DEVICE inline float fast_sigmoid(float x) {
+  return 1.0F / (1.0F + fast_exp(-x));
+}
 
 }  // namespace winnow::ops
