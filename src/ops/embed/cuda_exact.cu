@@ -1,0 +1,33 @@
+#include "formats/bf16.h"
+#include "ops/cuda/check.h"
+#include "ops/cuda/context.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/embed/embed.h"
+#include "ops/op_context.h"
+
+namespace winnow::cuda::exact {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void exact_embed(ops::EmbedParams params) {
+  const std::int64_t t = blockIdx.x;
+  const std::int64_t begin = std::int64_t{params.tokens[t]} * params.hidden;
+  float* const out = params.out + t * params.hidden;
+  for (std::int64_t i = threadIdx.x; i < params.hidden; i += kThreads) {
+    out[i] = params.table_scheme == QuantScheme::kF32
+                 ? static_cast<const float*>(params.table)[begin + i]
+                 : decode_bf16(static_cast<const Bf16*>(params.table)[begin + i]);
+  }
+}
+
+}  // namespace
+
+void embed(const ops::OpContext& context, const ops::EmbedParams& params) {
+  if (params.num_tokens == 0) return;
+  exact_embed<<<static_cast<unsigned>(params.num_tokens), kThreads, 0, context.cuda->stream()>>>(
+      params);
+  check_launch("embed");
+}
+
+}  // namespace winnow::cuda::exact
