@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "base/error.h"
+#include "ops/testing/hosted_cuda.h"
 
 namespace winnow::ops::testing {
 
@@ -16,6 +19,13 @@ std::vector<Backend> all_backends() {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
     }
+  }
+  if (has_cuda_device()) backends.push_back(make_hosted_cuda_backend(CudaKernels::kExact));
+  // WINNOW_TEST_BACKEND=cuda-exact: the reference and that one only.
+  if (const char* const only = std::getenv("WINNOW_TEST_BACKEND")) {
+    std::erase_if(backends, [&](const Backend& backend) {
+      return backend.name != "scalar" && backend.name != only;
+    });
   }
   return backends;
 }

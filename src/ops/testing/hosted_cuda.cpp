@@ -1,0 +1,281 @@
+#include "ops/testing/hosted_cuda.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "ops/cuda/device.h"
+
+namespace winnow::ops::testing {
+namespace {
+
+const Backend& device_backend(CudaKernels kernels) {
+  static const Backend kExact = make_cuda_backend(0, CudaKernels::kExact);
+  static const Backend kFast = make_cuda_backend(0, CudaKernels::kFast);
+  return kernels == CudaKernels::kExact ? kExact : kFast;
+}
+
+/// What one call has on the device; outputs go back to the host at the end.
+class Call {
+ public:
+  explicit Call(CudaKernels kernels) : backend_(device_backend(kernels)) {}
+
+  const Backend& backend() const { return backend_; }
+  OpContext context() const { return {.cuda = backend_.cuda.get()}; }
+
+  template <typename T>
+  T* in(const T* host, std::int64_t count) {
+    return place(const_cast<T*>(host), count, false);
+  }
+  /// Contents go up as well: an operation may add to them, and what it skips must stay.
+  template <typename T>
+  T* out(T* host, std::int64_t count) {
+    return place(host, count, true);
+  }
+
+  BatchView batch(const BatchView& host) {
+    BatchView device = host;
+    device.positions = in(host.positions, host.num_tokens);
+    device.sequence_of = in(host.sequence_of, host.num_tokens);
+    std::vector<SequenceSlice> slices(host.sequences.begin(), host.sequences.end());
+    for (SequenceSlice& slice : slices) {
+      slice.block_table = in(slice.block_table, num_blocks(slice));
+      device.max_slice_tokens = std::max(device.max_slice_tokens, slice.num_tokens);
+      device.num_positions =
+          std::max(device.num_positions, slice.first_position + slice.num_tokens);
+    }
+    device.sequences = {in(slices.data(), std::ssize(slices)), slices.size()};
+    return device;
+  }
+
+  /// The pool's rows that the batch's sequences hold; others exist up to the highest and are NaN,
+  /// or the host's where the whole pool is small. `writes`: they come back.
+  CacheView cache(const CacheView& host, const BatchView& batch, bool writes) {
+    block_tokens_ = host.layout->shape().block_tokens;
+    const std::int64_t row_bytes = host.layout->row_bytes();
+    std::set<std::int32_t> rows;
+    for (const SequenceSlice& slice : batch.sequences) {
+      rows.insert(slice.block_table, slice.block_table + num_blocks(slice));
+    }
+    const std::int64_t num_rows = rows.empty() ? 0 : *rows.rbegin() + 1;
+    constexpr std::int64_t kSmallPool = std::int64_t{64} << 20;
+    CacheView device = host;
+    if (num_rows * row_bytes <= kSmallPool) {
+      device.pool =
+          writes ? out(host.pool, num_rows * row_bytes) : in(host.pool, num_rows * row_bytes);
+      return device;
+    }
+    Array<std::byte>& pool =
+        arrays_.emplace_back(backend_.memory, num_rows * row_bytes, "pool of a test");
+    for (const std::int32_t row : rows) {
+      const std::int64_t at = row * row_bytes;
+      backend_.memory->upload(pool.data() + at, host.pool + at, row_bytes);
+      if (writes) outputs_.push_back({host.pool + at, pool.data() + at, row_bytes});
+    }
+    device.pool = pool.data();
+    return device;
+  }
+
+  /// Waits, and brings outputs back; faults of the kernels are thrown here.
+  void finish() {
+    for (const Output& output : outputs_) {
+      backend_.memory->download(output.host, output.device, output.num_bytes);
+    }
+  }
+
+ private:
+  struct Output {
+    void* host = nullptr;
+    const void* device = nullptr;
+    std::int64_t num_bytes = 0;
+  };
+
+  std::int64_t num_blocks(const SequenceSlice& slice) const {
+    if (slice.num_tokens == 0 && slice.first_position == 0) return 0;
+    return (slice.first_position + slice.num_tokens + block_tokens_ - 1) / block_tokens_;
+  }
+
+  template <typename T>
+  T* place(T* host, std::int64_t count, bool comes_back) {
+    if (host == nullptr || count == 0) return nullptr;
+    const std::int64_t num_bytes = count * static_cast<std::int64_t>(sizeof(T));
+    Array<std::byte>& array = arrays_.emplace_back(backend_.memory, num_bytes, "input of a test");
+    backend_.memory->upload(array.data(), host, num_bytes);
+    if (comes_back) outputs_.push_back({host, array.data(), num_bytes});
+    return reinterpret_cast<T*>(array.data());
+  }
+
+  const Backend& backend_;
+  std::vector<Array<std::byte>> arrays_;
+  std::vector<Output> outputs_;
+  std::int64_t block_tokens_ = 1;
+};
+
+std::int64_t strided(std::int64_t rows, std::int64_t stride, std::int64_t width) {
+  return rows == 0 ? 0 : (rows - 1) * stride + width;
+}
+
+template <CudaKernels kKernels>
+struct Hosted {
+  static void keep_rows(const OpContext&, const KeepRowsParams& params) {
+    Call call(kKernels);
+    const std::int32_t* const end = params.rows + params.num_rows;
+    const std::int64_t from = params.num_rows == 0 ? 0 : *std::max_element(params.rows, end) + 1;
+    KeepRowsParams device = params;
+    device.from = call.in(params.from, from * params.width);
+    device.rows = call.in(params.rows, params.num_rows);
+    device.to = call.out(params.to, params.num_rows * params.width);
+    call.backend().keep_rows(call.context(), device);
+    call.finish();
+  }
+
+  static void embed(const OpContext&, const EmbedParams& params) {
+    Call call(kKernels);
+    const std::int32_t* const end = params.tokens + params.num_tokens;
+    const std::int64_t rows =
+        params.num_tokens == 0 ? 0 : *std::max_element(params.tokens, end) + 1;
+    const std::int64_t element = params.table_scheme == QuantScheme::kF32 ? 4 : 2;
+    EmbedParams device = params;
+    device.tokens = call.in(params.tokens, params.num_tokens);
+    device.table =
+        call.in(static_cast<const std::byte*>(params.table), rows * params.hidden * element);
+    device.out = call.out(params.out, params.num_tokens * params.hidden);
+    call.backend().embed(call.context(), device);
+    call.finish();
+  }
+
+  static void rms_norm(const OpContext&, const RmsNormParams& params) {
+    Call call(kKernels);
+    const std::int64_t count = params.num_rows * params.width;
+    RmsNormParams device = params;
+    device.out = call.out(params.out, count);
+    device.x = params.x == params.out ? device.out : call.in(params.x, count);
+    device.weight = call.in(params.weight, params.width);
+    call.backend().rms_norm(call.context(), device);
+    call.finish();
+  }
+
+  static void linear(const OpContext&, const LinearParams& params) {
+    Call call(kKernels);
+    LinearParams device = params;
+    device.x = call.in(params.x, strided(params.num_rows, params.x_stride, params.w->cols()));
+    device.y = call.out(params.y, strided(params.num_rows, params.y_stride, params.w->rows()));
+    call.backend().linear(call.context(), device);
+    call.finish();
+  }
+
+  static void mlp(const OpContext&, const MlpParams& params) {
+    Call call(kKernels);
+    const std::int64_t count = params.num_tokens * params.weights.down->rows();
+    MlpParams device = params;
+    device.h = call.in(params.h, count);
+    device.y = call.out(params.y, count);
+    call.backend().mlp(call.context(), device);
+    call.finish();
+  }
+
+  static void moe(const OpContext&, const MoeParams& params) {
+    Call call(kKernels);
+    const auto table = call.backend().bind_experts(params.experts, params.shared);
+    const std::int64_t count = params.num_tokens * params.router->cols();
+    const std::int64_t choices = params.num_tokens * params.top_k;
+    MoeParams device = params;
+    device.table = table.get();
+    device.h = call.in(params.h, count);
+    device.router_bias = call.in(params.router_bias, params.router->rows());
+    device.y = call.out(params.y, count);
+    device.chosen_experts = call.out(params.chosen_experts, choices);
+    device.chosen_weights = call.out(params.chosen_weights, choices);
+    call.backend().moe(call.context(), device);
+    call.finish();
+  }
+
+  static void qkv_insert(const OpContext&, const QkvInsertParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    const std::int64_t tokens = params.batch.num_tokens;
+    std::int32_t num_positions = 0;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      num_positions = std::max(num_positions, params.batch.positions[t] + 1);
+    }
+    const std::int64_t rope = std::int64_t{num_positions} * (shape.rotary_dim / 2);
+    QkvInsertParams device = params;
+    device.h = call.in(params.h, tokens * params.w->cols());
+    device.q_norm = call.in(params.q_norm, shape.head_dim);
+    device.k_norm = call.in(params.k_norm, shape.head_dim);
+    device.index_q_norm = call.in(params.index_q_norm, shape.index_head_dim);
+    device.index_k_norm = call.in(params.index_k_norm, shape.index_head_dim);
+    device.rope = {.cos = call.in(params.rope.cos, rope), .sin = call.in(params.rope.sin, rope)};
+    device.cache = call.cache(params.cache, params.batch, true);
+    device.batch = call.batch(params.batch);
+    device.q = call.out(params.q, tokens * shape.num_heads * shape.head_dim);
+    device.index_q =
+        call.out(params.index_q, tokens * shape.num_index_heads * shape.index_head_dim);
+    call.backend().qkv_insert(call.context(), device);
+    call.finish();
+  }
+
+  static void index_topk(const OpContext&, const IndexTopkParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    const std::int64_t heads = std::int64_t{params.batch.num_tokens} * shape.num_index_heads;
+    IndexTopkParams device = params;
+    device.index_q = call.in(params.index_q, heads * shape.index_head_dim);
+    device.cache = call.cache(params.cache, params.batch, false);
+    device.batch = call.batch(params.batch);
+    device.blocks = call.out(params.blocks, heads * shape.top_k_blocks);
+    call.backend().index_topk(call.context(), device);
+    call.finish();
+  }
+
+  static void attention(const OpContext&, const AttentionParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    const std::int64_t tokens = params.batch.num_tokens;
+    const std::int64_t count = tokens * shape.num_heads * shape.head_dim;
+    AttentionParams device = params;
+    device.q = call.in(params.q, count);
+    device.cache = call.cache(params.cache, params.batch, false);
+    device.batch = call.batch(params.batch);
+    device.blocks = call.in(params.blocks, tokens * shape.num_index_heads * shape.top_k_blocks);
+    device.out = call.out(params.out, count);
+    call.backend().attention(call.context(), device);
+    call.finish();
+  }
+};
+
+template <CudaKernels kKernels>
+Backend make_hosted() {
+  const Backend& device = device_backend(kKernels);
+  using Ops = Hosted<kKernels>;
+  return {.name = device.name,
+          .memory = make_host_memory(),
+          .cuda = device.cuda,
+          .pack = device.pack,
+          .bind_experts = {},
+          .reserve = {},
+          .run_step = {},
+          .keep_rows = Ops::keep_rows,
+          .embed = Ops::embed,
+          .rms_norm = Ops::rms_norm,
+          .linear = Ops::linear,
+          .qkv_insert = Ops::qkv_insert,
+          .index_topk = Ops::index_topk,
+          .attention = Ops::attention,
+          .mlp = Ops::mlp,
+          .moe = Ops::moe};
+}
+
+}  // namespace
+
+bool has_cuda_device() {
+  const std::vector<cuda::Device> devices = cuda::list_devices();
+  return !devices.empty() && devices.front().compute_capability / 10 == 9;
+}
+
+Backend make_hosted_cuda_backend(CudaKernels kernels) {
+  return kernels == CudaKernels::kExact ? make_hosted<CudaKernels::kExact>()
+                                        : make_hosted<CudaKernels::kFast>();
+}
+
+}  // namespace winnow::ops::testing
