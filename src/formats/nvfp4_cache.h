@@ -3,7 +3,6 @@
 // Whole vectors at SIMD speed: formats/bulk_codecs.h.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -27,7 +26,10 @@ Nvfp4Block quantize_nvfp4(std::span<const float, kNvfp4Group> x);
 
 /// The scale byte alone, from max|x|: shared by every implementation of the quantiser.
 constexpr std::uint8_t nvfp4_cache_scale(float max_magnitude) {
-  return encode_e4m3(std::clamp(max_magnitude / 6.F, 1.F / 512.F, kE4m3Max));
+  // Not std::clamp: it takes the address of kE4m3Max, which device code has no right to.
+  const float scale = max_magnitude / 6.F;
+  const float raised = scale < 1.F / 512.F ? 1.F / 512.F : scale;
+  return encode_e4m3(kE4m3Max < raised ? kE4m3Max : raised);
 }
 
 /// out[i] = code * scale, exact: each product also fits FP16 and BF16 without rounding. Bit 7 of
