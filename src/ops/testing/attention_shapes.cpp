@@ -70,6 +70,22 @@ std::vector<AttentionCaseShape> attention_case_shapes() {
   return shapes;
 }
 
+std::vector<AttentionCaseShape> fast_attention_shapes() {
+  constexpr AttentionShape kM31{.num_heads = 64,
+                                .num_kv_heads = 4,
+                                .head_dim = 128,
+                                .rotary_dim = 64,
+                                .num_index_heads = 4,
+                                .index_head_dim = 128,
+                                .top_k_blocks = 16};
+  using enum CacheDType;
+  using enum DequantMode;
+  return {{kM31, 128, kNvfp4, kNvfp4, kE4M3},
+          {kM31, 128, kNvfp4, kNvfp4, kExact},
+          {kM31, 128, kFp8, kFp8, kE4M3},
+          {kM31, 128, kBF16, kBF16, kE4M3}};
+}
+
 TestRope::TestRope(std::int32_t num_positions, std::int32_t rotary_dim) {
   for (std::int32_t p = 0; p < num_positions; ++p) {
     for (std::int32_t j = 0; j < rotary_dim / 2; ++j) {

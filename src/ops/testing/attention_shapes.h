@@ -24,6 +24,9 @@ struct AttentionCaseShape {
 /// cache dtype and mode.
 std::vector<AttentionCaseShape> attention_case_shapes();
 
+/// M3.1's heads and block, in every cache dtype and mode that fast CUDA kernels read.
+std::vector<AttentionCaseShape> fast_attention_shapes();
+
 /// cos and sin of `num_positions` positions for theta 5e6.
 struct TestRope {
   TestRope(std::int32_t num_positions, std::int32_t rotary_dim);

@@ -1,5 +1,7 @@
 #include "ops/testing/test_cache.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "formats/bulk_codecs.h"
 
@@ -32,6 +34,26 @@ TestBatch::TestBatch(const std::vector<TestSequence>& sequences, std::int32_t bl
 
 BatchView TestBatch::view() const {
   return {.num_tokens = num_tokens(),
+          .positions = positions_.data(),
+          .sequence_of = sequence_of_.data(),
+          .sequences = slices_};
+}
+
+BatchPart::BatchPart(const BatchView& whole, std::int32_t first, std::int32_t count)
+    : positions_(whole.positions + first, whole.positions + first + count),
+      sequence_of_(whole.sequence_of + first, whole.sequence_of + first + count) {
+  for (const SequenceSlice& slice : whole.sequences) {
+    const std::int32_t begin = std::clamp(first - slice.first_token, 0, slice.num_tokens);
+    const std::int32_t end = std::clamp(first + count - slice.first_token, 0, slice.num_tokens);
+    slices_.push_back({.first_token = std::max(slice.first_token - first, 0),
+                       .num_tokens = end - begin,
+                       .first_position = slice.first_position + begin,
+                       .block_table = slice.block_table});
+  }
+}
+
+BatchView BatchPart::view() const {
+  return {.num_tokens = static_cast<std::int32_t>(positions_.size()),
           .positions = positions_.data(),
           .sequence_of = sequence_of_.data(),
           .sequences = slices_};

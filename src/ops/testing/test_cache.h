@@ -36,6 +36,19 @@ class TestBatch {
   std::vector<SequenceSlice> slices_;
 };
 
+/// Tokens [first, first + count) of another batch as a call of their own, over the same blocks.
+class BatchPart {
+ public:
+  BatchPart(const BatchView& whole, std::int32_t first, std::int32_t count);
+
+  BatchView view() const;
+
+ private:
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> sequence_of_;
+  std::vector<SequenceSlice> slices_;
+};
+
 class TestCache {
  public:
   /// `num_rows` rows, poisoned.
