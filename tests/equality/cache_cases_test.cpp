@@ -31,7 +31,7 @@ RandomCheckpoint small_m31() {
 // their scales.
 TEST(CacheCases, StaleAndInvalidBytesHaveNoInfluence) {
   const TestModel model(small_m31());
-  for (const std::string& backend : {std::string("scalar"), best_backend()}) {
+  for (const std::string& backend : {reference_backend(), best_backend()}) {
     SCOPED_TRACE(backend);
     const LoadedModel loaded = model.load(backend, kNvfp4);
     Decoder& decoder = *loaded.decoder;
@@ -99,7 +99,7 @@ TEST(CacheCases, FullBatchOfSingleTokensAndEmptyRowsBehindIt) {
 TEST(CacheCases, ContinuationAfterAPrefixHitEqualsTheWholePrompt) {
   const TestModel model(small_m31());
   for (const CacheDType dtype : kAllDTypes) {
-    for (const std::string& backend : {std::string("scalar"), best_backend()}) {
+    for (const std::string& backend : {reference_backend(), best_backend()}) {
       SCOPED_TRACE(backend + " " + std::string(cache_dtype_name(dtype)));
       DecoderOptions options = kNvfp4;
       options.kv_dtype = options.index_dtype = dtype;

@@ -65,7 +65,7 @@ class Equality {
         random_(checkpoint.seed + 1000),
         prompt_(
             random_tokens(kBlocks * checkpoint.block_tokens - 5, checkpoint.vocab_size, random_)) {
-    const LoadedModel reference = model_.load("scalar", numerics.options(1));
+    const LoadedModel reference = model_.load(reference_backend(), numerics.options(1));
     allocate_pool(*reference.decoder, kPoolBlocks, PoolState::kZeroed);
     TestSequence sequence(*reference.decoder, ascending_rows(kBlocks));
     expected_ = sequence.append_in_chunks(prompt_, kMaxTokens);
@@ -268,7 +268,7 @@ TEST(Equality, UnusualSwigluConstantsChangeTheOutputAlikeOnEveryBackend) {
     ASSERT_TRUE(e.alone(backend, 1, kMaxTokens, true));
   }
   const TestModel model(unusual);
-  const LoadedModel loaded = model.load("scalar", kNumerics.options());
+  const LoadedModel loaded = model.load(reference_backend(), kNumerics.options());
   allocate_pool(*loaded.decoder, kPoolBlocks, PoolState::kZeroed);
   RandomInputs random(mixed_layers().seed + 1000);
   TestSequence sequence(*loaded.decoder, ascending_rows(kBlocks));

@@ -72,7 +72,7 @@ RandomCheckpoint four_index_heads() {
 TEST(SelectionCases, ChunksOfAsManyTokensAsIndexHeads) {
   const TestModel model(four_index_heads());
   const auto prompt = tokens_of(model, 100, 60);
-  const Outcome expected = run(model, "scalar", prompt, 100);
+  const Outcome expected = run(model, reference_backend(), prompt, 100);
   for (const std::string& backend : backend_names()) {
     SCOPED_TRACE(backend);
     for (const std::int64_t chunk : {4, 3, 5, 1, 100}) {
@@ -82,7 +82,7 @@ TEST(SelectionCases, ChunksOfAsManyTokensAsIndexHeads) {
           << "chunks of " << chunk;
     }
     const auto longer = tokens_of(model, 184, 61);
-    EXPECT_EQ(run(model, "scalar", longer, 184).selections.rows,
+    EXPECT_EQ(run(model, reference_backend(), longer, 184).selections.rows,
               run(model, backend, longer, 184).selections.rows);
   }
 }

@@ -32,7 +32,8 @@ class TestModel {
 
 /// Names for load(): the reference and every kernel set this machine has.
 std::vector<std::string> backend_names();
-/// The last of them.
+/// The first and the last of them.
+std::string reference_backend();
 std::string best_backend();
 
 /// A pool in a known state: every byte NaN in every format, or zero.
