@@ -1,0 +1,55 @@
+"""Compares two reports of `winnow check`: what a device computed, and what the CPU computed.
+
+usage: compare_checks.py exact|near EXPECTED ACTUAL
+
+Both ran on the same checkpoint, prompt and cache dtype. With quantised caches neither is near the
+golden outputs, which were made without; but the CPU backends are the reference's bits, so a device
+with the same bits has the same errors to the last printed digit. `exact` wants that. `near` is for
+tensor cores: errors may exceed the CPU's by half and VALUE_SLACK, choices by half and CHOICE_SLACK.
+Prints one line; exits 1 when the reports differ by more.
+"""
+
+import pathlib
+import re
+import sys
+
+VALUE_SLACK = 0.02  # of the largest magnitude: a few BF16 or E4M3 roundings deep
+WEIGHT_SLACK = 0.10  # an expert's weight jumps where a near-tie chose another expert
+CHOICE_SLACK = 0.03
+
+VALUE = re.compile(r"^(\S.*?) {2,}(\S+) +(\S+) {3}(?:ok|FAILED)$")
+CHOICE = re.compile(r"^(\S.*?) {2,}(\d+) of (\d+) differ.* {3}(?:ok|FAILED)$")
+
+
+def read(path: str) -> dict[str, tuple[float, float, str]]:
+    """Name -> (error or share that differs, slack, the printed figures)."""
+    lines = {}
+    for line in pathlib.Path(path).read_text().splitlines():
+        if match := CHOICE.match(line):
+            name, different, total = match.group(1), int(match.group(2)), int(match.group(3))
+            slack = max(CHOICE_SLACK, 1 / max(total, 1))
+            lines[name] = (different / max(total, 1), slack, f"{different} of {total} differ")
+        elif match := VALUE.match(line):
+            slack = WEIGHT_SLACK if "weights" in match.group(1) else VALUE_SLACK
+            lines[match.group(1)] = (float(match.group(3)), slack, match.group(3))
+    return lines
+
+
+def main() -> int:
+    mode, expected, actual = sys.argv[1], read(sys.argv[2]), read(sys.argv[3])
+    if not expected or expected.keys() != actual.keys():
+        print(f"{len(expected)} lines expected, {len(actual)} found")
+        return 1
+    for name, (ours, slack, shown) in actual.items():
+        reference, _, reference_shown = expected[name]
+        near = ours <= 1.5 * reference + slack  # false for NaN
+        if shown != reference_shown if mode == "exact" else not near:
+            print(f"{name}: {shown}, CPU {reference_shown}")
+            return 1
+    logits = "logits"
+    print(f"{len(actual)} lines, {logits} {actual[logits][2]}, CPU {expected[logits][2]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
