@@ -29,7 +29,7 @@
 //  - out = O · (1 / L), the reciprocal rounded to nearest; 0 for an empty list.
 #pragma once
 
-#include <math_constants.h>
+#include <cmath>
 
 #include <cstdint>
 
@@ -241,12 +241,12 @@ __device__ __forceinline__ float rescale(float from, float to, float factor) {
 /// Ascending merge of the quarters' maxima and sums; `a` and `b` scale the merged and the added
 /// outputs: O = fma(o, b, O · a).
 struct MergedSoftmax {
-  float maximum = -CUDART_INF_F;
+  float maximum = -INFINITY;
   float sum = 0.0F;
 
   __device__ __forceinline__ void add(float quarter_maximum, float quarter_sum, float factor,
                                       float& a, float& b) {
-    if (quarter_maximum == -CUDART_INF_F) {
+    if (quarter_maximum == -INFINITY) {
       a = 1.0F;
       b = 0.0F;
       return;
