@@ -1,0 +1,536 @@
+// The indexer for many tokens: scores of 256 rows (queries × index heads) against every block they
+// see, the maximum over a block's keys, and the best blocks of each row.
+//
+// Floor: 2 · heads · 128 flops for each query and key, on fp16 tensor cores: 8192 queries that end
+// at 128K with 4 heads are 1.07 TFLOP, 1.35 ms at 790 TFLOP/s. Bytes do not count: a block is read
+// once for 256 rows.
+//
+// One CTA is a tile of 256 rows and a range of blocks. A producer warpgroup copies raw blocks into
+// shared memory (bulk copies, some blocks ahead) and converts each once to the operand's 16-bit
+// form. Two consumer warpgroups hold their 128 rows of queries in registers as two tiles of 64 and
+// take turns between them: while the tensor cores score one, the other's accumulators are reduced
+// to one maximum a row; while a warpgroup reduces its second tile, the other one's blocks run. A
+// row's best 16 blocks lie in shared memory as 64-bit keys (score, lower block first), their least
+// score in a register: most blocks cost one comparison. Keys are unique, so the selection does not
+// depend on how the blocks are cut in ranges. A second launch merges the ranges and adds the forced
+// blocks.
+//
+// Numerics: operands fp16 (exact for E4M3 queries and keys), bf16 for bf16 caches; one fp32 chain
+// over eight steps of 16 dims (cache_fragments.cuh).
+#include "ops/index_topk/cuda_prefill.h"
+
+#include <algorithm>
+
+#include "ops/cuda/page_operand.cuh"
+#include "ops/cuda/token_tiles.cuh"
+#include "ops/cuda/warpgroup.cuh"
+#include "ops/cuda/wgmma_f16.cuh"
+
+namespace winnow::cuda {
+namespace {
+
+constexpr int kTileRows = 256;
+constexpr int kListKeys = 16;  // top_k at most
+constexpr int kStages = 3;     // converted blocks
+constexpr int kConsumerThreads = 256;
+constexpr int kProducerThreads = 128;
+constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kConsumerWarps = kConsumerThreads / 32;
+constexpr int kProducerWarps = kProducerThreads / 32;
+constexpr int kFirstTurnBarrier = 3;  // and the next; 1 and 2 are the producers' and the end's
+constexpr int kMaxRanges = 32;
+constexpr int kUnitsPerMultiprocessor = 4;  // at most, when blocks are cut in ranges
+constexpr std::int64_t kTileListBytes = std::int64_t{kTileRows} * kListKeys * 8;
+
+/// Raw blocks in shared memory: enough of them to hide the latency of memory.
+constexpr int raw_stages(CacheFormat format) {
+  return is_nvfp4(format) ? 4 : format == CacheFormat::kFp8 ? 4 : 2;
+}
+
+struct Barriers {
+  std::uint64_t raw_full[4];
+  std::uint64_t full[kStages];
+  std::uint64_t empty[kStages];
+};
+
+template <CacheFormat F>
+constexpr int shared_bytes() {
+  return 1024 + kStages * kOperandBytes + raw_stages(F) * page_bytes(F) +
+         static_cast<int>(kTileListBytes) + kMagnitudeTableBytes + 256;
+}
+
+struct KernelArgs {
+  IndexPrefillArgs args;
+  std::int32_t queries_per_tile;
+  std::int32_t num_ranges;
+  std::uint64_t* lists;  // [tile][range][256 rows][16]
+};
+
+/// Blocks that the query at `position` ranks by score: [init_blocks, this).
+__device__ __forceinline__ int ranked_end(const ops::AttentionShape& shape, int position) {
+  return max(position / kFastBlockTokens - shape.local_blocks + 1, 0);
+}
+
+__device__ __forceinline__ std::uint32_t ordered_bits(float x) {
+  const std::uint32_t bits = __float_as_uint(x);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ __forceinline__ float ordered_value(std::uint32_t bits) {
+  return __uint_as_float((bits & 0x80000000U) != 0 ? bits & 0x7FFFFFFFU : ~bits);
+}
+
+/// Score first, then the lower block; the slot of the list in the low bits. An empty slot is its
+/// number alone.
+__device__ __forceinline__ std::uint64_t make_key(float score, int block, int slot) {
+  return std::uint64_t{ordered_bits(score + 0.0F)} << 32 |
+         ((~static_cast<std::uint32_t>(block) & 0x0FFFFFFFU) << 4 | static_cast<unsigned>(slot));
+}
+__device__ __forceinline__ bool is_empty(std::uint64_t key) { return (key >> 32) == 0; }
+__device__ __forceinline__ int block_of(std::uint64_t key) {
+  return static_cast<int>(~(static_cast<std::uint32_t>(key) >> 4) & 0x0FFFFFFFU);
+}
+
+/// A row's list, kept by the four lanes that hold the row.
+struct RowList {
+  float threshold;  // the least score in a full list
+  int slot;         // where that stands: what the next block replaces
+  int ranked_end;   // blocks from here on are not ranked for this row
+};
+
+__device__ __forceinline__ std::uint64_t smaller(std::uint64_t a, std::uint64_t b) {
+  return a < b ? a : b;
+}
+
+/// Enters `block` in the lists of those rows of the warp where it is among the best so far.
+__device__ __forceinline__ void offer(float score, int block, RowList& row, std::uint64_t* list) {
+  const bool enters = score > row.threshold && block < row.ranked_end;
+  if (!__any_sync(~0U, enters)) return;
+  const int quad_lane = threadIdx.x & 3;
+  if (enters && quad_lane == (row.slot >> 2)) list[row.slot] = make_key(score, block, row.slot);
+  __syncwarp();
+  const ulonglong2 a = *reinterpret_cast<const ulonglong2*>(list + quad_lane * 4);
+  const ulonglong2 b = *reinterpret_cast<const ulonglong2*>(list + quad_lane * 4 + 2);
+  std::uint64_t least = smaller(smaller(a.x, a.y), smaller(b.x, b.y));
+  least = smaller(least, __shfl_xor_sync(~0U, least, 1));
+  least = smaller(least, __shfl_xor_sync(~0U, least, 2));
+  row.slot = static_cast<int>(least & 15);
+  row.threshold =
+      is_empty(least) ? -INFINITY : ordered_value(static_cast<std::uint32_t>(least >> 32));
+}
+
+/// Largest of a lane's columns in its two rows; NaN never wins.
+__device__ __forceinline__ float2 lane_maxima(const float (&d)[64]) {
+  float best[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) best[i] = fmaxf(best[i], d[4 * j + i]);
+  }
+  return make_float2(fmaxf(best[0], best[1]), fmaxf(best[2], best[3]));
+}
+
+/// The same among the keys that a query sees: `seen` of the block for either row.
+__device__ __forceinline__ float2 lane_maxima(const float (&d)[64], int seen, int seen_below) {
+  float2 best = make_float2(-INFINITY, -INFINITY);
+  const int first = 2 * (threadIdx.x & 3);
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (8 * j + first + i < seen) best.x = fmaxf(best.x, d[4 * j + i]);
+      if (8 * j + first + i < seen_below) best.y = fmaxf(best.y, d[4 * j + 2 + i]);
+    }
+  }
+  return best;
+}
+
+__device__ __forceinline__ float quad_maximum(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
+}
+
+/// 64 rows of queries as the A operand: all 128 dims in registers.
+template <CacheFormat F>
+__device__ void load_queries(const float* index_q, std::int64_t first_row, int row, int num_rows,
+                             std::uint32_t (&a)[8][4]) {
+  const int c = static_cast<int>(threadIdx.x) & 3;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool is_row = row + 8 * half < num_rows;
+    const float* const q = index_q + (first_row + row + 8 * half) * kFastDim;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 x = is_row ? *reinterpret_cast<const float2*>(q + key_dim(F, k, 2 * c + 8 * i))
+                                : make_float2(0.0F, 0.0F);
+        a[k][2 * i + half] = pack_operands<F>(x.x, x.y);
+      }
+    }
+  }
+}
+
+template <CacheFormat F>
+__device__ __forceinline__ void start_scores(float (&d)[64], const std::uint32_t (&a)[8][4],
+                                             std::uint32_t operand) {
+  const std::uint64_t b = swizzled_descriptor(operand, 1024);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
+    wgmma_m64n128k16<F == CacheFormat::kBf16, false>(d, a[k], b + (offset >> 4), k > 0);
+  }
+  wgmma_commit_group();
+}
+
+struct Shared {
+  std::byte* operands;
+  std::byte* raw;
+  std::uint64_t* lists;
+  uint2* table;
+  Barriers* barriers;
+};
+
+template <CacheFormat F>
+__device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared& shared, int begin,
+                        int end) {
+  constexpr int kRaw = raw_stages(F);
+  const int thread = threadIdx.x - kConsumerThreads;
+  const CachePlanes& planes = k.args.planes;
+  const auto load = [&](int block, int slot) {
+    const std::byte* const row = planes.row(tile.block_table[block]);
+    load_page<F>(ptx::shared_address(shared.raw) + slot * page_bytes(F),
+                 row + planes.index_k.data(0, 0), row + planes.index_k.scales(0, 0),
+                 ptx::shared_address(&shared.barriers->raw_full[slot]));
+  };
+  if (thread == 0) {
+    for (int b = begin; b < min(begin + kRaw - 1, end); ++b) load(b, b - begin);
+  }
+  RingPlace<kRaw> raw;
+  RingPlace<kStages> place;
+  int load_slot = kRaw - 1;
+  for (int b = begin; b < end; ++b) {
+    named_barrier_sync(1, kProducerThreads);  // the slot of block b - 1 has been read
+    if (thread == 0 && b + kRaw - 1 < end) load(b + kRaw - 1, load_slot);
+    if (++load_slot == kRaw) load_slot = 0;
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->raw_full[raw.slot]),
+                              raw.parity);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->empty[place.slot]),
+                              place.parity ^ 1);
+    convert_keys<F, kFastBlockTokens / kProducerWarps>(
+        shared.raw + raw.slot * page_bytes(F), shared.table,
+        thread / 32 * (kFastBlockTokens / kProducerWarps),
+        shared.operands + place.slot * kOperandBytes);
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->full[place.slot]));
+    raw.advance();
+    place.advance();
+  }
+}
+
+template <CacheFormat F>
+__device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared& shared, int begin,
+                        int end) {
+  const ops::AttentionShape& shape = k.args.shape;
+  const int heads = shape.num_index_heads;
+  const int num_rows = tile.num_tokens * heads;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x & 31;
+  // The lane's upper row in tile 0; + 8, and + 64 for tile 1.
+  const int first_row = (warp / 4) * 128 + (warp % 4) * 16 + lane / 4;
+
+  std::uint32_t queries[2][8][4];
+  RowList rows[2][2];
+  const std::int64_t batch_row = std::int64_t{tile.first_token} * heads;
+  for (int i = lane; i < 2 * 16 * kListKeys; i += 32) {
+    const int row =
+        (warp / 4) * 128 + (warp % 4) * 16 + (i / (16 * kListKeys)) * 64 + i / kListKeys % 16;
+    shared.lists[row * kListKeys + i % kListKeys] = static_cast<unsigned>(i % kListKeys);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    load_queries<F>(k.args.index_q, batch_row, first_row + 64 * t, num_rows, queries[t]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + 64 * t + 8 * h;
+      rows[t][h] = {
+          .threshold = -INFINITY,
+          .slot = 0,
+          .ranked_end = row < num_rows ? ranked_end(shape, tile.first_position + row / heads) : 0};
+    }
+  }
+  // Without forced local blocks a query ranks its own block too, of which it sees a part.
+  const int first_masked =
+      shape.local_blocks > 0 ? end : (tile.first_position + 1) / kFastBlockTokens;
+  const auto maxima = [&](const float(&d)[64], int t, int block) {
+    if (block < first_masked) return lane_maxima(d);
+    const int row = first_row + 64 * t;
+    const int seen = tile.first_position + row / heads + 1 - block * kFastBlockTokens;
+    const int seen_below = tile.first_position + (row + 8) / heads + 1 - block * kFastBlockTokens;
+    return lane_maxima(d, seen, seen_below);
+  };
+  const auto rank = [&](float2 best, int t, int block) {
+    std::uint64_t* const list = shared.lists + (first_row + 64 * t) * kListKeys;
+    offer(quad_maximum(best.x), block, rows[t][0], list);
+    offer(quad_maximum(best.y), block, rows[t][1], list + 8 * kListKeys);
+  };
+
+  // The two warpgroups start their scores in turns, half a block apart; side by side they would
+  // leave the tensor cores idle together.
+  const int my_turn = kFirstTurnBarrier + warp / 4;
+  const int other_turn = kFirstTurnBarrier + 1 - warp / 4;
+  if (warp >= 4 && begin < end) named_barrier_arrive(other_turn, kConsumerThreads);
+  const std::uint32_t operands = ptx::shared_address(shared.operands);
+  RingPlace<kStages> place;
+  for (int block = begin; block < end; ++block) {
+    float first[64];
+    float second[64];
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->full[place.slot]),
+                              place.parity);
+    const std::uint32_t operand = operands + place.slot * kOperandBytes;
+    named_barrier_sync(my_turn, kConsumerThreads);
+    start_scores<F>(first, queries[0], operand);
+    start_scores<F>(second, queries[1], operand);
+    wgmma_wait_group<1>();
+    if (warp < 4 || block + 1 < end) named_barrier_arrive(other_turn, kConsumerThreads);
+    pin_registers(first);
+    rank(maxima(first, 0, block), 0, block);
+    wgmma_wait_group<0>();
+    pin_registers(second);
+    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->empty[place.slot]));
+    rank(maxima(second, 1, block), 1, block);
+    place.advance();
+  }
+}
+
+template <CacheFormat F>
+__global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelArgs k) {
+  extern __shared__ std::byte unaligned[];
+  __shared__ TokenTile shared_tile;
+  __shared__ Barriers barriers;
+  std::byte* const base = unaligned + ((1024 - (ptx::shared_address(unaligned) & 1023)) & 1023);
+  Shared shared{.operands = base, .raw = base + kStages * kOperandBytes, .barriers = &barriers};
+  shared.lists = reinterpret_cast<std::uint64_t*>(shared.raw + raw_stages(F) * page_bytes(F));
+  shared.table = reinterpret_cast<uint2*>(shared.lists + kTileRows * kListKeys);
+
+  if (threadIdx.x < 32) {
+    const TokenTile tile = find_token_tile(k.args.batch, k.queries_per_tile,
+                                           static_cast<int>(blockIdx.x) / k.num_ranges, true);
+    if (threadIdx.x == 0) shared_tile = tile;
+  }
+  if (threadIdx.x == 32) {
+    for (int i = 0; i < raw_stages(F); ++i)
+      ptx::mbarrier_init(ptx::shared_address(&barriers.raw_full[i]), 1);
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kProducerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kThreads);
+  }
+  __syncthreads();
+  const TokenTile tile = shared_tile;
+  if (tile.num_tokens == 0) return;
+  const int range = static_cast<int>(blockIdx.x) % k.num_ranges;
+  const int first_block = k.args.shape.init_blocks;
+  const int count =
+      max(ranked_end(k.args.shape, tile.first_position + tile.num_tokens - 1) - first_block, 0);
+  const int begin = first_block + static_cast<int>(std::int64_t{count} * range / k.num_ranges);
+  const int end = first_block + static_cast<int>(std::int64_t{count} * (range + 1) / k.num_ranges);
+
+  if (threadIdx.x >= kConsumerThreads) {
+    setmaxnreg_dec<56>();
+    produce<F>(k, tile, shared, begin, end);
+  } else {
+    setmaxnreg_inc<224>();
+    consume<F>(k, tile, shared, begin, end);
+    named_barrier_sync(2, kConsumerThreads);
+    const int index = tile.num_tiles - 1 - static_cast<int>(blockIdx.x) / k.num_ranges;
+    uint4* const out = reinterpret_cast<uint4*>(
+        k.lists + (std::int64_t{index} * k.num_ranges + range) * kTileRows * kListKeys);
+    const uint4* const lists = reinterpret_cast<const uint4*>(shared.lists);
+    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kListKeys / 2;
+         i += kConsumerThreads) {
+      out[i] = lists[i];
+    }
+  }
+}
+
+constexpr int kMergeThreads = 256;
+constexpr int kMergeKeysPerLane = kMaxRanges * kListKeys / 32;
+
+/// The 16 largest of a warp's keys, one to a lane (0 to 15) in descending order.
+__device__ std::uint64_t best_keys(std::uint64_t (&keys)[kMergeKeysPerLane]) {
+  const int lane = threadIdx.x & 31;
+  std::uint64_t mine = 0;
+  for (int round = 0; round < kListKeys; ++round) {
+    std::uint64_t own = 0;
+#pragma unroll
+    for (int i = 0; i < kMergeKeysPerLane; ++i) own = keys[i] > own ? keys[i] : own;
+    std::uint64_t best = own;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const std::uint64_t other = __shfl_xor_sync(~0U, best, step);
+      best = other > best ? other : best;
+    }
+#pragma unroll
+    for (int i = 0; i < kMergeKeysPerLane; ++i) {
+      if (keys[i] == best) keys[i] = 0;
+    }
+    if (lane == round) mine = best;
+  }
+  return mine;
+}
+
+/// One warp a row: the forced blocks and the best of the rest, ascending.
+__global__ void __launch_bounds__(kMergeThreads) index_prefill_merge(const KernelArgs k) {
+  __shared__ TokenTile shared_tile;
+  constexpr int kRowsPerBlock = kMergeThreads / 32;
+  constexpr int kBlocksPerTile = kTileRows / kRowsPerBlock;
+  const int index = static_cast<int>(blockIdx.x) / kBlocksPerTile;
+  if (threadIdx.x < 32) {
+    const TokenTile tile = find_token_tile(k.args.batch, k.queries_per_tile, index, false);
+    if (threadIdx.x == 0) shared_tile = tile;
+  }
+  __syncthreads();
+  const TokenTile tile = shared_tile;
+  const ops::AttentionShape& shape = k.args.shape;
+  const int row = static_cast<int>(blockIdx.x) % kBlocksPerTile * kRowsPerBlock +
+                  static_cast<int>(threadIdx.x) / 32;
+  if (row >= tile.num_tokens * shape.num_index_heads) return;
+
+  const int lane = threadIdx.x & 31;
+  const int num_keys = k.num_ranges * kListKeys;
+  const auto key_at = [&](int i) -> std::uint64_t {
+    if (i >= num_keys) return 0;
+    const std::int64_t list =
+        (std::int64_t{index} * k.num_ranges + i / kListKeys) * kTileRows + row;
+    const std::uint64_t key = k.lists[list * kListKeys + i % kListKeys];
+    return is_empty(key) ? 0 : key;
+  };
+  std::uint64_t key = 0;
+  if (num_keys <= 32) {
+    key = key_at(lane);
+  } else {
+    std::uint64_t keys[kMergeKeysPerLane];
+#pragma unroll
+    for (int i = 0; i < kMergeKeysPerLane; ++i) keys[i] = key_at(i * 32 + lane);
+    key = best_keys(keys);
+  }
+
+  const int position = tile.first_position + row / shape.num_index_heads;
+  const int last = position / kFastBlockTokens;
+  const int top_k = shape.top_k_blocks;
+  const int first_local = max(last - shape.local_blocks + 1, 0);
+  const int num_local = min(shape.local_blocks > 0 ? last - first_local + 1 : 0, top_k);
+  const int num_init = min(min(shape.init_blocks, shape.local_blocks > 0 ? first_local : last + 1),
+                           top_k - num_local);
+  const int budget = top_k - num_local - num_init;
+  int rank = 0;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) rank += __shfl_sync(~0U, key, i) > key ? 1 : 0;
+  const bool is_kept = key != 0 && rank < budget;
+  const unsigned kept = __ballot_sync(~0U, is_kept);
+  const int block = block_of(key);
+  int place = num_init;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int other = __shfl_sync(~0U, block, i);
+    place += (kept >> i & 1) != 0 && other < block ? 1 : 0;
+  }
+  std::int32_t* const out =
+      k.args.blocks +
+      (std::int64_t{tile.first_token} * shape.num_index_heads + row) * shape.top_k_blocks;
+  const int num_kept = __popc(kept);
+  if (is_kept) out[place] = block;
+  if (lane < top_k) {
+    if (lane < num_init) out[lane] = lane;
+    const int local = lane - num_init - num_kept;
+    if (local >= 0) out[lane] = local < num_local ? first_local + local : -1;
+  }
+}
+
+struct Plan {
+  int queries_per_tile = 0;
+  std::int64_t num_tiles = 0;  // at most
+  int num_ranges = 1;
+};
+
+/// Ranges fill the multiprocessors when there are few tiles; each costs about kUnitBlocks blocks
+/// of extra time.
+Plan make_plan(const IndexPrefillArgs& args) {
+  constexpr double kUnitBlocks = 6;
+  Plan plan{.queries_per_tile = kTileRows / args.shape.num_index_heads};
+  const std::int64_t tokens = args.batch.num_tokens;
+  const std::int64_t sequences = std::max<std::int64_t>(args.batch.num_sequences, 1);
+  plan.num_tiles = max_token_tiles(tokens, sequences, plan.queries_per_tile);
+  const double blocks = static_cast<double>(args.num_positions) / kFastBlockTokens;
+  double best = 0;
+  for (int ranges = 1; ranges <= kMaxRanges; ++ranges) {
+    const std::int64_t units = plan.num_tiles * ranges;
+    if (ranges > 1 && units > std::int64_t{kUnitsPerMultiprocessor} * args.num_multiprocessors) {
+      break;
+    }
+    const std::int64_t waves = (units + args.num_multiprocessors - 1) / args.num_multiprocessors;
+    const double cost = static_cast<double>(waves) * (blocks / ranges + kUnitBlocks);
+    if (ranges == 1 || cost < best) {
+      best = cost;
+      plan.num_ranges = ranges;
+    }
+  }
+  return plan;
+}
+
+template <CacheFormat F>
+void launch(const KernelArgs& k, const Plan& plan, cudaStream_t stream) {
+  // Once is enough, but the call is cheap and holds for whichever device is current.
+  cudaFuncSetAttribute(sm90_index_prefill<F>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       shared_bytes<F>());
+  const auto units = static_cast<unsigned>(plan.num_tiles * plan.num_ranges);
+  sm90_index_prefill<F><<<units, kThreads, shared_bytes<F>(), stream>>>(k);
+  const auto merges = static_cast<unsigned>(plan.num_tiles * (kTileRows / (kMergeThreads / 32)));
+  index_prefill_merge<<<merges, kMergeThreads, 0, stream>>>(k);
+}
+
+}  // namespace
+
+bool covers_index_prefill(const ops::AttentionShape& shape, const CachePlanes& planes) {
+  return shape.index_head_dim == kFastDim && planes.block_tokens == kFastBlockTokens &&
+         shape.num_index_heads >= 1 && shape.num_index_heads <= 8 && shape.top_k_blocks >= 1 &&
+         shape.top_k_blocks <= kListKeys && has_cache_format(planes.index_k.dtype);
+}
+
+std::int64_t index_prefill_scratch_bytes(std::int64_t max_tokens, std::int64_t max_sequences,
+                                         int num_index_heads, int num_multiprocessors) {
+  const std::int64_t tiles =
+      max_token_tiles(max_tokens, max_sequences, kTileRows / num_index_heads);
+  return std::max<std::int64_t>(tiles,
+                                std::int64_t{kUnitsPerMultiprocessor} * num_multiprocessors) *
+         kTileListBytes;
+}
+
+void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch, cudaStream_t stream) {
+  if (args.batch.num_tokens == 0) return;
+  const Plan plan = make_plan(args);
+  const KernelArgs k{.args = args,
+                     .queries_per_tile = plan.queries_per_tile,
+                     .num_ranges = plan.num_ranges,
+                     .lists = reinterpret_cast<std::uint64_t*>(scratch)};
+  switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
+    case CacheFormat::kBf16:
+      return launch<CacheFormat::kBf16>(k, plan, stream);
+    case CacheFormat::kFp8:
+      return launch<CacheFormat::kFp8>(k, plan, stream);
+    case CacheFormat::kNvfp4E4m3:
+      return launch<CacheFormat::kNvfp4E4m3>(k, plan, stream);
+    case CacheFormat::kNvfp4Exact:
+      return launch<CacheFormat::kNvfp4Exact>(k, plan, stream);
+  }
+}
+
+}  // namespace winnow::cuda
