@@ -2,6 +2,7 @@
 // length, so that nothing but the engine is measured.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -217,6 +218,7 @@ int run_bench(const Words& words) {
   if (words.empty() || is_help) {
     fmt::print(
         "usage: winnow bench latency|throughput MODEL [FLAGS]\n"
+        "       winnow bench latency --synthetic-weights [FLAGS]\n"
         "       winnow bench kernels [CASE…] [FLAGS]\n"
         "  latency      equal requests one batch after another: what one user waits\n"
         "  throughput   all requests at once: what the machine gets done\n"
@@ -225,6 +227,9 @@ int run_bench(const Words& words) {
   }
   check_choice("bench", words[0], kinds);
   if (words[0] == "kernels") return run_bench_kernels(Words(words.begin() + 1, words.end()));
+  if (words[0] == "latency" && std::ranges::find(words, "--synthetic-weights") != words.end()) {
+    return run_bench_synthetic(Words(words.begin() + 1, words.end()));
+  }
   FlagSet set("bench " + words[0]);
   BenchFlags flags;
   flags.engine.log_level = "warning";

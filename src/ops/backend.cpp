@@ -20,6 +20,7 @@ Backend make_scalar_backend() {
           .memory = make_host_memory(),
           .cuda = nullptr,
           .pack = scalar::pack,
+          .make_random = {},
           .bind_experts = {},
           .reserve = {},
           .run_step = {},

@@ -60,6 +60,10 @@ struct Backend {
   /// Sources (host memory) with equal cols, stacked by rows: q, k, v, … become one matrix. Schemes
   /// may differ. Safe to call from several threads.
   std::function<std::unique_ptr<PackedMatrix>(std::span<const MatrixSource> stacked)> pack;
+  /// The same with random values of magnitude 1 / sqrt(cols), made in place; empty: not offered.
+  std::function<std::unique_ptr<PackedMatrix>(std::span<const MatrixShape> stacked,
+                                              std::uint64_t seed)>
+      make_random;
   /// What moe() wants to know of a layer's experts at load; empty: nothing.
   std::function<std::unique_ptr<ExpertTable>(std::span<const MlpWeights> experts,
                                              const MlpWeights& shared)>

@@ -43,6 +43,7 @@ ops::Backend backend_of() {
           .memory = ops::make_host_memory(),
           .cuda = nullptr,
           .pack = pack,
+          .make_random = {},
           .bind_experts = {},
           .reserve = {},
           .run_step = {},

@@ -42,6 +42,8 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
       .memory = context->memory(),
       .cuda = std::move(context),
       .pack = [raw](std::span<const MatrixSource> stacked) { return cuda::pack(*raw, stacked); },
+      .make_random = [raw](std::span<const MatrixShape> stacked,
+                           std::uint64_t seed) { return cuda::make_random(*raw, stacked, seed); },
       .bind_experts =
           [raw](std::span<const MlpWeights> experts, const MlpWeights& shared) {
             return cuda::bind_experts(*raw, experts, shared);

@@ -19,6 +19,7 @@ class ExpertTable;
 struct IndexTopkParams;
 struct KeepRowsParams;
 struct LinearParams;
+struct MatrixShape;
 struct MatrixSource;
 struct MlpParams;
 struct MlpWeights;
@@ -34,6 +35,9 @@ class Context;
 
 std::unique_ptr<ops::PackedMatrix> pack(Context& context,
                                         std::span<const ops::MatrixSource> stacked);
+std::unique_ptr<ops::PackedMatrix> make_random(Context& context,
+                                               std::span<const ops::MatrixShape> stacked,
+                                               std::uint64_t seed);
 std::unique_ptr<ops::ExpertTable> bind_experts(Context& context,
                                                std::span<const ops::MlpWeights> experts,
                                                const ops::MlpWeights& shared);

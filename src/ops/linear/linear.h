@@ -26,6 +26,13 @@ struct MatrixSource {
   float matrix_scale = 1.0F;             // multiplies; NVFP4 only
 };
 
+/// A matrix without contents.
+struct MatrixShape {
+  QuantScheme scheme = QuantScheme::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
 /// Weights in the layout of one backend. Shapes are checked when it is made: cols % 32 == 0 for
 /// MXFP8 and % 16 for NVFP4, any rows.
 class PackedMatrix {

@@ -1,0 +1,41 @@
+// A model of real size without a checkpoint: M3.1's shapes and storage with random weights, made
+// where the backend keeps them. For benchmarks: speed does not depend on what the weights say,
+// except for the experts that tokens choose, which is counted (CountExperts).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/decoder.h"
+
+namespace winnow {
+
+/// MiniMax-M3.1's text model with `num_layers` layers, each with MSA, an index cache and experts.
+/// Source: spec/model.md section 1. (The published model has 60, the first three with a dense MLP.)
+ModelConfig m31_config(std::int32_t num_layers);
+
+/// Bytes of one such layer's weights, and of embedding table and lm_head.
+std::int64_t m31_layer_bytes();
+std::int64_t m31_head_bytes();
+
+/// Throws Error{kUnsupported} where the backend cannot make weights, Error{kOutOfMemory}.
+std::unique_ptr<Decoder> make_synthetic_decoder(const ModelConfig& config,
+                                                const ops::Backend& backend,
+                                                const DecoderOptions& options,
+                                                const PackingProgress& progress = {});
+
+/// Distinct experts that a step's tokens chose, summed over layers.
+class CountExperts final : public DecoderTrace {
+ public:
+  void on_experts(int layer, const ops::BatchView& batch, std::span<const std::int32_t> experts,
+                  std::span<const float> weights) override;
+
+  std::int64_t num_distinct() const { return num_distinct_; }
+  void reset() { num_distinct_ = 0; }
+
+ private:
+  std::int64_t num_distinct_ = 0;
+};
+
+}  // namespace winnow
