@@ -36,7 +36,7 @@ done
 for section in "${sections[@]}"; do
   [[ " ${all_sections[*]} " == *" $section "* ]] || { usage >&2; exit 2; }
 done
-command -v nvidia-smi >/dev/null || { echo 'gpu: this machine has no NVIDIA driver' >&2; exit 1; }
+nvidia-smi -L 2>/dev/null | grep -q GPU || { echo 'gpu: this machine shows no NVIDIA GPU' >&2; exit 1; }
 mkdir -p "$output"
 
 rows=() num_failed=0

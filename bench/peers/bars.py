@@ -10,7 +10,7 @@ shapes that a bar looks for:
     msa_decode        1 over 512K                   indexer and attention, one graph
     msa_prefill       8192 over 128K
     moe_decode        M = 1 | 8 | 32
-    moe_prefill       M = 8192
+    moe_prefill       M = 8192                      with router and shared expert
     qkv_insert        M = 1 | 512 | 2048
     layer_persistent, layer_graph   M = 1 | 8 at 32K
     decode_step       M = 1 | 8
@@ -66,7 +66,14 @@ BARS = (
     Bar("MoE decode, of bandwidth", "moe_decode", "M = 1", 0.65),
     Bar("MoE decode, of bandwidth", "moe_decode", "M = 8", 0.75),
     Bar("MoE decode, of bandwidth", "moe_decode", "M = 32", 0.75),
-    Bar("MoE prefill / grouped bf16", "moe_prefill", "M = 8192", 1.3, "moe_grouped_bf16", ".*"),
+    Bar(
+        "MoE prefill / grouped bf16",
+        "moe_prefill",
+        "M = 8192",
+        1.3,
+        "moe_grouped_shared_bf16",
+        ".*",
+    ),
     Bar("fused QKV / FP8 GEMM + 1", "qkv_insert", "M = 512", 1.2, "qkv_fp8", "M = 512,.*"),
     Bar("fused QKV / FP8 GEMM + 1", "qkv_insert", "M = 2048", 1.1, "qkv_fp8", "M = 2048,.*"),
     Bar("fused QKV, of floor", "qkv_insert", "M = 1", 0.70),

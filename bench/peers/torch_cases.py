@@ -195,13 +195,19 @@ def moe_prefill() -> Iterator[Row]:
     fields = {"bytes": moved, "flops": flops}
     yield timed("moe_grouped_bf16", shape, [lambda: experts(gathered)], note=note, **fields)
     yield timed("moe_bf16_with_gather", shape, [whole], **fields)
-    dense = [gate_up[0], down[0]]
-    yield timed(
-        "moe_shared_expert_bf16",
-        f"{num_tokens} tokens",
-        [lambda: swiglu(x @ dense[0].t()) @ dense[1].t()],
-        flops=6.0 * num_tokens * HIDDEN * INTERMEDIATE,
-    )
+
+    def shared() -> torch.Tensor:
+        return swiglu(x @ gate_up[0].t()) @ down[0].t()
+
+    shared_flops = flops / TOP_K
+    yield timed("moe_shared_bf16", f"{num_tokens} tokens", [shared], flops=shared_flops)
+    both = partial(_in_turn, partial(experts, gathered), shared)
+    yield timed("moe_grouped_shared_bf16", shape, [both], flops=flops + shared_flops)
+
+
+def _in_turn(*calls: Callable[[], object]) -> None:
+    for call in calls:
+        call()
 
 
 def moe_prefill_fp8() -> Iterator[Row]:

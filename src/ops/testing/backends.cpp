@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "base/error.h"
 #include "ops/testing/hosted_cuda.h"
@@ -26,6 +27,10 @@ std::vector<Backend> all_backends() {
     std::erase_if(backends, [&](const Backend& backend) {
       return backend.name != "scalar" && backend.name != only;
     });
+    if (backends.back().name != only) {
+      throw Error(ErrorCode::kUnsupported,
+                  std::string("WINNOW_TEST_BACKEND=") + only + ": this machine cannot run it");
+    }
   }
   return backends;
 }
