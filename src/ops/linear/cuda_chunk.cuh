@@ -61,7 +61,7 @@ template <QuantScheme kScheme>
 __device__ inline float decode_scale(const std::byte* chunk, int row, int step) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(chunk);
   if constexpr (kScheme == QuantScheme::kNvfp4) {
-    return decode_e4m3(bytes[512 + row % 8 * 8 + row / 8 * 4 + step]);
+    return nvfp4_scale_value(bytes[512 + row % 8 * 8 + row / 8 * 4 + step]);
   } else if constexpr (kScheme == QuantScheme::kMxfp8) {
     return decode_e8m0(bytes[1024 + row % 8 * 4 + row / 8 * 2 + step / 2]);
   } else {

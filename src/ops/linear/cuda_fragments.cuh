@@ -26,25 +26,20 @@ __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::u
 /// epilogue, beside the matrix scale: a bf16 cannot hold 448 · 2^126.
 inline constexpr float kNvfp4FragmentScale = 256.0F;
 
-/// The four E4M3 scales of one row of a chunk (one a step, low byte first), each times 2^118.
+/// The four packed scales of one row of a chunk (one a step, low byte first).
 struct Nvfp4RowScales {
-  std::uint32_t even;  // steps 0 and 2, in the low and high half
-  std::uint32_t odd;   // steps 1 and 3
+  std::uint32_t bytes;
 };
 
 __device__ __forceinline__ Nvfp4RowScales decode_nvfp4_scales(std::uint32_t bytes) {
-  constexpr std::uint32_t kMask = 0x0FF00FF0;      // a byte at bf16's exponent: scale · 2^-120
-  constexpr std::uint32_t kTwoTo120 = 0x7B807B80;  // twice
-  constexpr std::uint32_t kTwoTo118 = 0x7A807A80;
-  const std::uint32_t even = multiply_bf16x2(bytes << 4 & kMask, kTwoTo120);
-  const std::uint32_t odd = multiply_bf16x2(bytes >> 4 & kMask, kTwoTo120);
-  return {multiply_bf16x2(even, kTwoTo118), multiply_bf16x2(odd, kTwoTo118)};
+  return {bytes};
 }
 
-/// One step's scale in both halves.
+/// One step's scale times 2^118, in both halves: its exponent's bias is 10, bf16's 127.
 template <int kStep>
 __device__ __forceinline__ std::uint32_t nvfp4_step_scale(const Nvfp4RowScales& scales) {
-  return __byte_perm(kStep % 2 == 0 ? scales.even : scales.odd, 0, kStep < 2 ? 0x1010 : 0x3232);
+  constexpr std::uint32_t kBias = (127U - 10U + 118U) << 7;
+  return (scales.bytes >> (8 * kStep) & 0xFFU) * 0x00100010U + kBias * 0x00010001U;
 }
 
 /// `word` is the lane's of step kStep; `top` the scales of row g, `bottom` of row g+8.
@@ -52,18 +47,13 @@ template <int kStep>
 __device__ __forceinline__ void nvfp4_fragment(std::uint32_t word, const Nvfp4RowScales& top,
                                                const Nvfp4RowScales& bottom,
                                                std::uint32_t (&a)[4]) {
-  constexpr std::uint32_t kSigns = 0x80008000;
-  constexpr std::uint32_t kMagnitudes = 0x01C001C0;  // code · 2^-126
-  static_assert(nvfp4_sign_bit(0) == 15 && nvfp4_magnitude_bit(0) == 6);
-  static_assert(nvfp4_sign_bit(1) == 9 && nvfp4_magnitude_bit(1) == 0);
-  static_assert(nvfp4_sign_bit(2) == 11 && nvfp4_magnitude_bit(2) == 3);
-  static_assert(nvfp4_sign_bit(3) == 10 && nvfp4_magnitude_bit(3) == 12);
+  constexpr std::uint32_t kMask = 0x81C081C0;  // signs, and magnitudes as code · 2^-126
   const std::uint32_t top_scale = nvfp4_step_scale<kStep>(top);
   const std::uint32_t bottom_scale = nvfp4_step_scale<kStep>(bottom);
-  a[0] = multiply_bf16x2(word & (kSigns | kMagnitudes), top_scale);
-  a[1] = multiply_bf16x2(word << 6 & (kSigns | kMagnitudes), bottom_scale);
-  a[2] = multiply_bf16x2((word << 4 & kSigns) | (word << 3 & kMagnitudes), top_scale);
-  a[3] = multiply_bf16x2((word << 5 & kSigns) | (word >> 6 & kMagnitudes), bottom_scale);
+  a[0] = multiply_bf16x2(nvfp4_pair_bits(word, 0) & kMask, top_scale);
+  a[1] = multiply_bf16x2(nvfp4_pair_bits(word, 1) & kMask, bottom_scale);
+  a[2] = multiply_bf16x2(nvfp4_pair_bits(word, 2) & kMask, top_scale);
+  a[3] = multiply_bf16x2(nvfp4_pair_bits(word, 3) & kMask, bottom_scale);
 }
 
 /// An E8M0 scale as 2^120 · scale in both halves; kByte selects it from a word.

@@ -103,42 +103,69 @@ struct ChunkView {
   }
 };
 
-/// nvfp4_place() of two codes, the low nibble first, as values 2 · pair and 2 · pair + 1.
-constexpr std::uint32_t place_codes(std::uint8_t codes, int pair) {
-  const std::uint32_t halves = (codes & 15U) | (codes & 0xF0U) << 12U;
-  return (halves & 0x00080008U) << (nvfp4_sign_bit(pair) - 3) | (halves & 0x00070007U)
-                                                                    << nvfp4_magnitude_bit(pair);
+/// kCodePairs[pair][byte]: the word of two codes, the low nibble first, as values 2 · pair and
+/// 2 · pair + 1.
+using CodePairs = std::array<std::array<std::uint32_t, 256>, 4>;
+constexpr CodePairs make_code_pairs() {
+  CodePairs pairs{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    for (int pair = 0; pair < 4; ++pair) {
+      pairs[static_cast<std::size_t>(pair)][byte] =
+          nvfp4_place(byte & 15U, 2 * pair) ^ nvfp4_place(byte >> 4, 2 * pair + 1);
+    }
+  }
+  return pairs;
 }
+constexpr CodePairs kCodePairs = make_code_pairs();
 
 static_assert([] {
-  std::uint32_t seen = 0;
   for (int i = 0; i < 8; ++i) {
     for (std::uint32_t code = 0; code < 16; ++code) {
-      const auto codes = static_cast<std::uint8_t>(i % 2 == 0 ? code : code << 4U);
-      if (place_codes(codes, i / 2) != nvfp4_place(code, i)) return false;
-      if (nvfp4_code(nvfp4_place(code, i), i) != code) return false;
+      const std::uint32_t word = nvfp4_place(code, i) ^ nvfp4_place(9, (i + 3) % 8);
+      if (nvfp4_code(word, i) != code || nvfp4_code(word, (i + 3) % 8) != 9) return false;
     }
-    if ((seen & nvfp4_place(15, i)) != 0) return false;
-    seen |= nvfp4_place(15, i);
   }
   return true;
 }());
 
+static_assert([] {
+  for (int code = 0; code < 0x7F; ++code) {
+    const auto scale = static_cast<std::uint8_t>(code);
+    if (nvfp4_scale_value(pack_nvfp4_scale(scale)) != decode_e4m3(scale)) return false;
+  }
+  return true;
+}());
+
+/// Sixteen codes of one row under one scale, with the scale's sign in them and zeros under a zero.
+struct CodeGroup {
+  std::array<std::uint8_t, 8> bytes;
+
+  CodeGroup(const std::uint8_t* codes, std::uint8_t scale) {
+    const auto keep = static_cast<std::uint8_t>((scale & 0x7FU) == 0 ? 0 : 0xFF);
+    const auto flip = static_cast<std::uint8_t>((scale & 0x80U) == 0 ? 0 : 0x88);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<std::uint8_t>((codes[i] ^ flip) & keep);
+    }
+  }
+};
+
 void pack_nvfp4(const ChunkView& view, std::byte* out) {
-  auto* words = reinterpret_cast<std::uint32_t*>(out);
-  auto* scales = reinterpret_cast<std::uint8_t*>(out + 512);
+  auto* const words = reinterpret_cast<std::uint32_t*>(out);
+  auto* const scales = reinterpret_cast<std::uint8_t*>(out + 512);
   for (std::int64_t g = 0; g < 8; ++g) {
-    const auto* const a = view.row<std::uint8_t>(g);
-    const auto* const b = view.row<std::uint8_t>(g + 8);
-    for (int c = 0; c < 4; ++c) {
-      for (int s = 0; s < 4; ++s) {
-        const int at = 8 * s + c;  // the byte of columns 16s + 2c, 2c + 1
-        *words++ = place_codes(a[at], 0) | place_codes(b[at], 1) | place_codes(a[at + 4], 2) |
-                   place_codes(b[at + 4], 3);
+    for (std::int64_t s = 0; s < 4; ++s) {
+      const std::uint8_t top = view.scales[g * view.row_scales + s];
+      const std::uint8_t bottom = view.scales[(g + 8) * view.row_scales + s];
+      scales[8 * g + s] = pack_nvfp4_scale(top);
+      scales[8 * g + 4 + s] = pack_nvfp4_scale(bottom);
+      const CodeGroup a(view.row<std::uint8_t>(g) + 8 * s, top);
+      const CodeGroup b(view.row<std::uint8_t>(g + 8) + 8 * s, bottom);
+      for (std::size_t c = 0; c < 4; ++c) {  // the byte of columns 16s + 2c, 2c + 1
+        words[(4 * g + static_cast<std::int64_t>(c)) * 4 + s] =
+            kCodePairs[0][a.bytes[c]] ^ kCodePairs[1][b.bytes[c]] ^ kCodePairs[2][a.bytes[c + 4]] ^
+            kCodePairs[3][b.bytes[c + 4]];
       }
     }
-    std::memcpy(scales + 8 * g, view.scales + g * view.row_scales, 4);
-    std::memcpy(scales + 8 * g + 4, view.scales + (g + 8) * view.row_scales, 4);
   }
 }
 
