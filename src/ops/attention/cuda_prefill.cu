@@ -1,0 +1,571 @@
+// Attention for many tokens: sparse over each token's list of blocks, or dense over all of them.
+//
+// Floor: 4 · heads · 128 flops for each query and selected key. 8192 tokens, 64 heads and 2048 keys
+// are 0.55 TFLOP, 696 us at 790 TFLOP/s; a tile also computes the rows of those of its tokens that
+// did not select a block, so the floor of a real selection is that times (blocks its four tokens
+// name) / 16.
+//
+// One CTA is eight neighbouring tokens and one KV head. Its blocks are the union of the tokens'
+// lists, ascending; a producer warpgroup copies each block's K and V (bulk copies, some planes
+// ahead) and converts them once to 16-bit operands. Two consumer warpgroups take four tokens each,
+// a warp's 16 rows being the query heads of one token; each skips blocks that none of its tokens
+// selected, and while one is in its softmax the other has the tensor cores. A warp whose token did
+// not select the block contributes P = 0, which leaves its outputs as they are.
+//
+// Numerics: cache_fragments.cuh. The outputs of a quarter stay in registers, those merged so far in
+// shared memory, where only the thread that owns them looks.
+#include "ops/attention/cuda_prefill.h"
+
+#include <climits>
+
+#include "ops/cuda/cache_fragments.cuh"
+#include "ops/cuda/page_operand.cuh"
+#include "ops/cuda/token_tiles.cuh"
+#include "ops/cuda/warpgroup.cuh"
+#include "ops/cuda/wgmma_f16.cuh"
+
+namespace winnow::cuda {
+namespace {
+
+constexpr int kTileTokens = 8;
+constexpr int kRowsPerToken = 16;  // query heads of one KV head at most
+constexpr int kMaxTopK = 16;
+constexpr int kListEntries = kTileTokens * kMaxTopK;
+constexpr int kStages = 3;  // converted planes, K and V in turns
+constexpr int kConsumerThreads = 256;
+constexpr int kProducerThreads = 256;
+constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kConsumerWarps = kConsumerThreads / 32;
+constexpr int kProducerWarps = kProducerThreads / 32;
+constexpr int kMergedBytes = kConsumerThreads * 64 * 4;
+constexpr int kQueryBytes = 64 * kFastDim * 2;  // of a warpgroup
+constexpr int kMaxSharedBytes = 227 * 1024;
+constexpr int kProducerBarrier = 1;
+constexpr int kListBarrier = 2;
+constexpr int kQueryBarrier = 3;  // and the next: one a warpgroup
+// Their mean is the 128 a thread that the kernel starts with.
+constexpr int kProducerRegisters = 48;
+constexpr int kConsumerRegisters = 208;
+
+/// Raw planes in shared memory: what fits beside the rest.
+constexpr int raw_stages(CacheFormat format) {
+  return is_nvfp4(format) ? 3 : format == CacheFormat::kFp8 ? 2 : 1;
+}
+
+struct Control {
+  std::uint64_t raw_full[3];
+  std::uint64_t full[kStages];
+  std::uint64_t empty[kStages];
+  TokenTile tile;
+  std::int32_t num_blocks;
+  alignas(16) std::int32_t entries[kListEntries];  // the tokens' lists
+  std::int32_t pool_rows[kListEntries];
+  std::int32_t num_entries[kTileTokens];
+  std::int32_t blocks[kListEntries];    // the union
+  std::uint32_t members[kListEntries];  // bit t: token t selected it
+};
+
+constexpr int table_bytes(CacheFormat format) {
+  return format == CacheFormat::kNvfp4E4m3 ? kMagnitudeTableBytes : 0;
+}
+template <CacheFormat F>
+constexpr int shared_bytes() {
+  constexpr int kBytes = kStages * kOperandBytes + 2 * kQueryBytes + kMergedBytes +
+                         raw_stages(F) * page_bytes(F) + table_bytes(F) +
+                         static_cast<int>(sizeof(Control));
+  static_assert(kBytes <= kMaxSharedBytes);
+  return kBytes;
+}
+
+struct Shared {
+  std::byte* operands;
+  std::byte* queries;  // [warpgroup], K-major operands as pages are
+  float* merged;       // [warpgroup][64 outputs][128 threads]
+  std::byte* raw;
+  uint2* table;
+  Control* control;
+};
+
+template <CacheFormat F>
+__device__ Shared carve(std::byte* base) {
+  Shared shared{.operands = base};
+  base += kStages * kOperandBytes;
+  shared.queries = base;
+  base += 2 * kQueryBytes;
+  shared.merged = reinterpret_cast<float*>(base);
+  base += kMergedBytes;
+  shared.raw = base;
+  base += raw_stages(F) * page_bytes(F);
+  shared.table = reinterpret_cast<uint2*>(base);
+  base += table_bytes(F);
+  shared.control = reinterpret_cast<Control*>(base);
+  return shared;
+}
+
+/// Entry `i` of the tile's lists goes to its place in the ascending union. One thread an entry.
+__device__ void unite_lists(const AttentionPrefillArgs& args, Control& control, int kv_head,
+                            int i) {
+  const TokenTile& tile = control.tile;
+  const int top_k = args.shape.top_k_blocks;
+  const int token = i / kMaxTopK;
+  std::int32_t mine = -1;
+  if (token < tile.num_tokens && i % kMaxTopK < top_k) {
+    const std::int64_t list =
+        (std::int64_t{tile.first_token} + token) * args.shape.num_index_heads + kv_head;
+    mine = args.blocks[list * top_k + i % kMaxTopK];
+  }
+  control.entries[i] = mine;
+  control.members[i] = 0;
+  const unsigned valid = __ballot_sync(~0U, mine >= 0);
+  if (i % kMaxTopK == 0) {
+    control.num_entries[token] = __popc(valid >> (i & 16) & 0xFFFFU);
+  }
+  named_barrier_sync(kListBarrier, kListEntries);
+  // Only the first entry of a block counts; the others take its place.
+  bool is_first = mine >= 0;
+  const int4* const entries = reinterpret_cast<const int4*>(control.entries);
+#pragma unroll 4
+  for (int j = 0; j < kListEntries / 4; ++j) {
+    const int4 other = entries[j];
+    is_first = is_first && !(other.x == mine && 4 * j < i) && !(other.y == mine && 4 * j + 1 < i) &&
+               !(other.z == mine && 4 * j + 2 < i) && !(other.w == mine && 4 * j + 3 < i);
+  }
+  named_barrier_sync(kListBarrier, kListEntries);
+  control.entries[i] = is_first ? mine : INT_MAX;
+  named_barrier_sync(kListBarrier, kListEntries);
+  int place = 0;
+  int total = 0;
+#pragma unroll 4
+  for (int j = 0; j < kListEntries / 4; ++j) {
+    const int4 other = entries[j];
+    place += (other.x < mine) + (other.y < mine) + (other.z < mine) + (other.w < mine);
+    total += (other.x < INT_MAX) + (other.y < INT_MAX) + (other.z < INT_MAX) + (other.w < INT_MAX);
+  }
+  if (mine >= 0) atomicOr(&control.members[place], 1U << token);
+  if (is_first) {
+    control.blocks[place] = mine;
+    control.pool_rows[place] = tile.block_table[mine];
+  }
+  if (i == 0) control.num_blocks = total;
+}
+
+/// The blocks of a CTA: a united list, or all of them up to the tile's last.
+template <bool kIsSparse>
+struct BlockWalk {
+  const Control& control;
+
+  __device__ __forceinline__ int count() const { return control.num_blocks; }
+  __device__ __forceinline__ int block(int i) const { return kIsSparse ? control.blocks[i] : i; }
+  __device__ __forceinline__ std::int32_t pool_row(int i) const {
+    return kIsSparse ? control.pool_rows[i] : control.tile.block_table[i];
+  }
+};
+
+template <CacheFormat F, bool kIsSparse>
+__device__ void produce(const AttentionPrefillArgs& args, const Shared& shared, int kv_head) {
+  constexpr int kRaw = raw_stages(F);
+  Control& control = *shared.control;
+  const BlockWalk<kIsSparse> walk{control};
+  const CachePlanes& planes = args.planes;
+  const int thread = static_cast<int>(threadIdx.x) - kConsumerThreads;
+  const int num_planes = 2 * walk.count();
+  // The row of the next block to load, read one block ahead.
+  std::int32_t next_row = thread == 0 && num_planes > 0 ? walk.pool_row(0) : 0;
+  const std::byte* row = nullptr;
+  const auto load = [&](int plane, int slot) {
+    if ((plane & 1) == 0) {
+      row = planes.row(next_row);
+      if (plane + 2 < num_planes) next_row = walk.pool_row(plane / 2 + 1);
+    }
+    const HeadPlanes& part = (plane & 1) == 0 ? planes.k : planes.v;
+    load_page<F>(ptx::shared_address(shared.raw) + slot * page_bytes(F),
+                 row + part.data(kv_head, 0), row + part.scales(kv_head, 0),
+                 ptx::shared_address(&control.raw_full[slot]));
+  };
+  if (thread == 0) {
+    for (int i = 0; i < min(kRaw - 1, num_planes); ++i) load(i, i);
+  }
+  const int last_position = control.tile.first_position + control.tile.num_tokens - 1;
+  RingPlace<kRaw> raw;
+  RingPlace<kStages> place;
+  int load_slot = kRaw - 1;
+  for (int i = 0; i < num_planes; ++i) {
+    named_barrier_sync(kProducerBarrier, kProducerThreads);  // plane i - 1 has been read
+    if (thread == 0 && i + kRaw - 1 < num_planes) load(i + kRaw - 1, load_slot);
+    if (++load_slot == kRaw) load_slot = 0;
+    ptx::mbarrier_wait_parity(ptx::shared_address(&control.raw_full[raw.slot]), raw.parity);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&control.empty[place.slot]), place.parity ^ 1);
+    const std::byte* const bytes = shared.raw + raw.slot * page_bytes(F);
+    std::byte* const operand = shared.operands + place.slot * kOperandBytes;
+    if ((i & 1) == 0) {
+      constexpr int kTokens = kFastBlockTokens / kProducerWarps;
+      convert_keys<F, kTokens>(bytes, shared.table, thread / 32 * kTokens, operand);
+    } else {
+      // Values past the tile's last token may never have been written; P is 0 there.
+      const int token = thread % kFastBlockTokens;
+      const bool is_written = walk.block(i / 2) * kFastBlockTokens + token <= last_position;
+      convert_value<F, kProducerThreads / kFastBlockTokens>(
+          bytes, shared.table, token, thread / kFastBlockTokens, is_written, operand);
+    }
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if ((thread & 31) == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&control.full[place.slot]));
+    }
+    raw.advance();
+    place.advance();
+  }
+}
+
+/// Writes the 16 rows of a warp's token to the A operand of its warpgroup, from row `first_row` on.
+template <CacheFormat F>
+__device__ __forceinline__ void store_queries(const float* q, int group, bool is_token,
+                                              int first_row, std::byte* operand) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int c = lane & 3;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int head = lane / 4 + 8 * half;
+    const int row = first_row + head;
+    const bool is_row = is_token && head < group;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 x = is_row ? *reinterpret_cast<const float2*>(q + head * kFastDim +
+                                                                   key_dim(F, k, 2 * c + 8 * i))
+                                : make_float2(0.0F, 0.0F);
+        const int chunk = (k & 3) * 2 + i;
+        *reinterpret_cast<std::uint32_t*>(operand + (k >> 2) * (kQueryBytes / 2) + row * 128 +
+                                          ((chunk ^ (row & 7)) << 4) + c * 4) =
+            pack_operands<F>(x.x, x.y);
+      }
+    }
+  }
+}
+
+/// The running softmax of a lane's two rows in one quarter. sums[a][r]: the part of key group a.
+struct Quarter {
+  float maximum[2];
+  float sums[4][2];
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      maximum[r] = -INFINITY;
+#pragma unroll
+      for (int a = 0; a < 4; ++a) sums[a][r] = 0.0F;
+    }
+  }
+
+  /// The whole row's sum, in every lane of the quad.
+  __device__ __forceinline__ float sum(int r) const {
+    float x = ((sums[0][r] + sums[1][r]) + sums[2][r]) + sums[3][r];
+    x += __shfl_xor_sync(~0U, x, 1);
+    return x + __shfl_xor_sync(~0U, x, 2);
+  }
+};
+
+/// Scores of a block → P as the A operand; rescales `outputs`. `seen` keys are visible.
+template <CacheFormat F>
+__device__ __forceinline__ void softmax(float (&scores)[64], int seen, float factor,
+                                        Quarter& quarter, float (&outputs)[64],
+                                        std::uint32_t (&p)[8][4]) {
+  if (seen < kFastBlockTokens) {
+    const int first = 2 * (static_cast<int>(threadIdx.x) & 3);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (8 * j + first + (i & 1) >= seen) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
+  float best[4] = {scores[0], scores[1], scores[2], scores[3]};
+#pragma unroll
+  for (int j = 1; j < 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) best[i] = fmaxf(best[i], scores[4 * j + i]);
+  }
+  float scaled[2];
+  float alpha[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float x = fmaxf(best[2 * r], best[2 * r + 1]);
+    x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
+    x = fmaxf(x, __shfl_xor_sync(~0U, x, 2));
+    x = fmaxf(x, quarter.maximum[r]);
+    scaled[r] = __fmul_rn(x, factor);
+    alpha[r] = rescale(quarter.maximum[r], x, factor);
+    quarter.maximum[r] = x;
+  }
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) outputs[4 * j + i] = __fmul_rn(outputs[4 * j + i], alpha[i / 2]);
+  }
+#pragma unroll
+  for (int a = 0; a < 4; ++a) {
+    float sums[2] = {0.0F, 0.0F};
+#pragma unroll
+    for (int j = 4 * a; j < 4 * a + 4; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = probability(scores[4 * j + 2 * r], scaled[r], factor);
+        const float y = probability(scores[4 * j + 2 * r + 1], scaled[r], factor);
+        sums[r] = __fadd_rn(__fadd_rn(sums[r], x), y);
+        p[j / 2][2 * (j % 2) + r] = pack_operands<F>(x, y);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      quarter.sums[a][r] = __fmaf_rn(quarter.sums[a][r], alpha[r], sums[r]);
+  }
+}
+
+/// One token's merged quarters: maxima and sums in registers, outputs in shared memory.
+struct Merged {
+  MergedSoftmax rows[2];
+  bool is_empty = true;
+
+  /// Adds a quarter and clears it. With `out` (the token's first head of the group) the result is
+  /// written there instead of being kept.
+  __device__ __forceinline__ void add(Quarter& quarter, float (&outputs)[64], float factor,
+                                      float* merged, float* out, int group) {
+    float a[2];
+    float b[2];
+    float normalizer[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows[r].add(quarter.maximum[r], quarter.sum(r), factor, a[r], b[r]);
+      normalizer[r] = rows[r].normalizer();
+    }
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      float total[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float before = is_empty ? 0.0F : merged[(4 * j + i) * 128];
+        total[i] = __fmaf_rn(outputs[4 * j + i], b[i / 2], __fmul_rn(before, a[i / 2]));
+        outputs[4 * j + i] = 0.0F;
+      }
+      if (out == nullptr) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) merged[(4 * j + i) * 128] = total[i];
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int head = lane / 4 + 8 * r;
+          if (head < group) {
+            *reinterpret_cast<float2*>(out + head * kFastDim + 8 * j + 2 * (lane & 3)) =
+                make_float2(__fmul_rn(total[2 * r], normalizer[r]),
+                            __fmul_rn(total[2 * r + 1], normalizer[r]));
+          }
+        }
+      }
+    }
+    is_empty = false;
+    quarter.reset();
+  }
+};
+
+template <CacheFormat F, bool kIsSparse>
+__device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, int kv_head) {
+  constexpr bool kIsBf16 = F == CacheFormat::kBf16;
+  Control& control = *shared.control;
+  const BlockWalk<kIsSparse> walk{control};
+  const TokenTile& tile = control.tile;
+  const ops::AttentionShape& shape = args.shape;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int first_of_group = warp & 4;  // the warpgroup's first token of the tile
+  const bool is_token = warp < tile.num_tokens;
+  const int position = tile.first_position + warp;
+  const int group = shape.num_heads / shape.num_kv_heads;
+  const std::int64_t first_head =
+      (std::int64_t{tile.first_token} + warp) * shape.num_heads + kv_head * group;
+  const float factor = softmax_factor(args.scale);
+  float* const merged = shared.merged + (warp / 4) * 64 * 128 + (threadIdx.x & 127);
+
+  std::byte* const queries = shared.queries + (warp / 4) * kQueryBytes;
+  store_queries<F>(args.q + first_head * kFastDim, group, is_token, (warp & 3) * 16, queries);
+  ptx::fence_proxy_async();
+  named_barrier_sync(kQueryBarrier + warp / 4, 128);
+  const std::uint64_t a = swizzled_descriptor(ptx::shared_address(queries), 1024);
+  float outputs[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) outputs[i] = 0.0F;
+  Quarter quarter;
+  quarter.reset();
+  Merged total;
+  const int last_block = is_token ? position / kFastBlockTokens : -1;
+  const int num_entries = !kIsSparse ? last_block + 1 : is_token ? control.num_entries[warp] : 0;
+  const int entries_of_quarter = kIsSparse ? quarter_entries(shape.top_k_blocks) : kDenseRunBlocks;
+  int num_read = 0;
+
+  const std::uint32_t operands = ptx::shared_address(shared.operands);
+  RingPlace<kStages> place;
+  for (int i = 0; i < walk.count(); ++i) {
+    const int block = walk.block(i);
+    // A block that no token of the warpgroup selected is passed by; an arrival counts only once
+    // the plane is there.
+    bool is_read = true;
+    bool is_mine = block <= last_block;
+    if constexpr (kIsSparse) {
+      const unsigned members = control.members[i];
+      is_read = (members >> first_of_group & 15) != 0;
+      is_mine = (members >> warp & 1) != 0;
+    }
+    ptx::mbarrier_wait_parity(ptx::shared_address(&control.full[place.slot]), place.parity);
+    std::uint32_t p[8][4];
+    if (is_read) {
+      float scores[64];
+      const std::uint64_t b = swizzled_descriptor(operands + place.slot * kOperandBytes, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
+        const int query_offset = (k / 4) * (kQueryBytes / 2) + (k % 4) * 32;
+        wgmma_m64n128k16<kIsBf16>(scores, a + (query_offset >> 4), b + (offset >> 4), k > 0);
+      }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      pin_registers(scores);
+      if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
+      if (is_mine) {
+        softmax<F>(scores, position + 1 - block * kFastBlockTokens, factor, quarter, outputs, p);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) p[k][j] = 0;
+        }
+      }
+    } else if (lane == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
+    }
+    place.advance();
+    ptx::mbarrier_wait_parity(ptx::shared_address(&control.full[place.slot]), place.parity);
+    if (is_read) {
+      const std::uint64_t b =
+          swizzled_descriptor(operands + place.slot * kOperandBytes, 1024, kOperandHalfBytes);
+      pin_registers(outputs);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        wgmma_m64n128k16<kIsBf16, true>(outputs, p[k], b + (k * 16 * 128 >> 4), 1);
+      }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      pin_registers(outputs);
+    }
+    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
+    place.advance();
+    if (is_mine) {
+      ++num_read;
+      const bool is_last = num_read == num_entries;
+      if (is_last || num_read % entries_of_quarter == 0) {
+        total.add(quarter, outputs, factor, merged,
+                  is_last ? args.out + first_head * kFastDim : nullptr, group);
+      }
+    }
+  }
+  if (is_token && num_entries == 0) {
+    for (int i = lane; i < group * kFastDim; i += 32) args.out[first_head * kFastDim + i] = 0.0F;
+  }
+}
+
+template <CacheFormat F, bool kIsSparse>
+__global__ void __launch_bounds__(kThreads, 1)
+    sm90_attention_prefill(const AttentionPrefillArgs args) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  const Shared shared = carve<F>(memory);
+  Control& control = *shared.control;
+  const int kv_heads = args.shape.num_kv_heads;
+  const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == 0) {
+    const TokenTile tile =
+        find_token_tile(args.batch, kTileTokens, static_cast<int>(blockIdx.x) / kv_heads, true);
+    if (threadIdx.x == 0) control.tile = tile;
+  }
+  if (threadIdx.x == 32) {
+    for (int i = 0; i < raw_stages(F); ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&control.raw_full[i]), 1);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&control.full[i]), kProducerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&control.empty[i]), kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kThreads);
+  }
+  __syncthreads();
+  if (control.tile.num_tokens == 0) return;
+  if constexpr (kIsSparse) {
+    if (threadIdx.x >= kConsumerThreads && threadIdx.x < kConsumerThreads + kListEntries) {
+      unite_lists(args, control, kv_head, static_cast<int>(threadIdx.x) - kConsumerThreads);
+    }
+  } else if (threadIdx.x == 0) {
+    control.num_blocks =
+        (control.tile.first_position + control.tile.num_tokens - 1) / kFastBlockTokens + 1;
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumerThreads) {
+    setmaxnreg_dec<kProducerRegisters>();
+    produce<F, kIsSparse>(args, shared, kv_head);
+  } else {
+    setmaxnreg_inc<kConsumerRegisters>();
+    consume<F, kIsSparse>(args, shared, kv_head);
+  }
+}
+
+template <CacheFormat F, bool kIsSparse>
+void launch(const AttentionPrefillArgs& args, cudaStream_t stream) {
+  cudaFuncSetAttribute(sm90_attention_prefill<F, kIsSparse>,
+                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<F>());
+  const auto units = static_cast<unsigned>(
+      max_token_tiles(args.batch.num_tokens, args.batch.num_sequences, kTileTokens) *
+      args.shape.num_kv_heads);
+  sm90_attention_prefill<F, kIsSparse><<<units, kThreads, shared_bytes<F>(), stream>>>(args);
+}
+
+template <CacheFormat F>
+void launch(const AttentionPrefillArgs& args, cudaStream_t stream) {
+  if (args.blocks != nullptr) {
+    launch<F, true>(args, stream);
+  } else {
+    launch<F, false>(args, stream);
+  }
+}
+
+}  // namespace
+
+bool covers_attention_prefill(const ops::AttentionShape& shape, const CachePlanes& planes,
+                              bool is_sparse) {
+  return shape.head_dim == kFastDim && planes.block_tokens == kFastBlockTokens &&
+         shape.num_heads % shape.num_kv_heads == 0 &&
+         shape.num_heads / shape.num_kv_heads <= kRowsPerToken &&
+         has_cache_format(planes.k.dtype) &&
+         (!is_sparse || (shape.top_k_blocks >= 1 && shape.top_k_blocks <= kMaxTopK &&
+                         shape.num_index_heads == shape.num_kv_heads));
+}
+
+void launch_attention_prefill(const AttentionPrefillArgs& args, cudaStream_t stream) {
+  if (args.batch.num_tokens == 0) return;
+  switch (cache_format(args.planes.k.dtype, args.planes.mode)) {
+    case CacheFormat::kBf16:
+      return launch<CacheFormat::kBf16>(args, stream);
+    case CacheFormat::kFp8:
+      return launch<CacheFormat::kFp8>(args, stream);
+    case CacheFormat::kNvfp4E4m3:
+      return launch<CacheFormat::kNvfp4E4m3>(args, stream);
+    case CacheFormat::kNvfp4Exact:
+      return launch<CacheFormat::kNvfp4Exact>(args, stream);
+  }
+}
+
+}  // namespace winnow::cuda
