@@ -176,17 +176,23 @@ run_benches() {
     tee -a "$output/winnow.csv" <"$log"
     add_row bench "$name" "$status" "$(last_line "$log")"
   done
+  status=0 log=$(log_of bench steps)
+  timeout 300 "$bin/winnow" bench latency --synthetic-weights --output-json "$output/steps.json" \
+    >"$log" 2>&1 || status=$?
+  cat "$log"
+  add_row bench 'steps at real shapes' "$status" "$(last_line "$log")"
 }
 
 run_peers() {
-  local status=0 log arguments=(--output "$output/peers.json")
+  local status=0 log file winnow=() arguments=(--output "$output/peers.json")
   log=$(log_of peers)
   python3 -c 'import torch, triton' 2>/dev/null ||
     { add_row peers hopper.py - 'python3 has no torch and triton'; return; }
   [ -z "$vllm_ops" ] || arguments+=(--vllm-ops "$vllm_ops")
-  [ ! -s "$output/winnow.csv" ] || arguments+=(--winnow "$output/winnow.csv")
+  for file in "$output/winnow.csv" "$output/steps.json"; do [ ! -s "$file" ] || winnow+=("$file"); done
+  [ "${#winnow[@]}" -eq 0 ] || arguments+=(--winnow "${winnow[@]}")
   timeout 300 python3 bench/peers/hopper.py "${arguments[@]}" 2>&1 | tee "$log" || status=1
-  add_row peers hopper.py "$status" "$(grep -c 'MISSED$' "$log") bars missed, $(grep -c 'met$' "$log") met"
+  add_row peers hopper.py "$status" "$(last_line "$log")"
 }
 
 if [ -z "$bin" ]; then

@@ -13,7 +13,7 @@ shapes that a bar looks for:
     moe_prefill       M = 8192                      with router and shared expert
     qkv_insert        M = 1 | 512 | 2048
     layer_persistent, layer_graph   M = 1 | 8 at 32K
-    decode_step       M = 1 | 8
+    decode_step       M = 1 | 8 at 32K              of the JSON that results.py names
 """
 
 import re
@@ -93,8 +93,8 @@ BARS = (
         "layer_graph",
         peer_is_winnow=True,
     ),
-    Bar("decode step, of roofline", "decode_step", "M = 1", 0.60),
-    Bar("decode step, of roofline", "decode_step", "M = 8", 0.65),
+    Bar("decode step, of roofline", "decode_step", "M = 1 at 32K", 0.60),
+    Bar("decode step, of roofline", "decode_step", "M = 8 at 32K", 0.65),
 )
 
 
@@ -130,7 +130,7 @@ def compare(peers: list[Row], winnow: list[Row]) -> tuple[list[str], int]:
     """Lines of the table, and how many of the bars that could be read were missed."""
     ceilings = read_ceilings(peers)
     lines = [f"{'what':30} {'shape':30} {'winnow':>11} {'beside':>11} {'ratio':>7} {'bar':>6}"]
-    missed = 0
+    missed = measured = 0
     for bar in BARS:
         own = _find(winnow, bar.name, bar.shape)
         shape = bar.peer_shape or bar.shape
@@ -147,7 +147,9 @@ def compare(peers: list[Row], winnow: list[Row]) -> tuple[list[str], int]:
             met = value >= bar.at_least
             missed += not met
             ratio, verdict = f"{value:.2f}", "met" if met else "MISSED"
+        measured += ratio != "-"
         lines.append(
             f"{prefix} {cells[0]:>11} {cells[1]:>11} {ratio:>7} {bar.at_least:6.2f} {verdict}"
         )
+    lines.append(f"{measured} of {len(BARS)} bars measured, {missed} missed")
     return lines, missed

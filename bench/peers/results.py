@@ -52,12 +52,20 @@ def read_winnow(path: pathlib.Path) -> list[Row]:
     """Rows `name,shape,us,bytes,flops,floor_us` out of a CSV or a bench program's whole output.
 
     Other lines are passed over; of rows with the same name and shape the last one counts. A JSON
-    file holds the same six fields per row, as a list or under "rows".
+    file is that of `winnow bench latency --synthetic-weights --output-json`.
     """
     text = path.read_text()
     if path.suffix == ".json":
-        kept = json.loads(text)
-        found = [Row(**row) for row in (kept["rows"] if isinstance(kept, dict) else kept)]
+        found = [
+            Row(
+                "decode_step",
+                f"M = {step['tokens']} at {step['context'] >> 10}K",
+                step["step_us"],
+                int(step["bytes"]),
+                floor_us=step["floor_us"],
+            )
+            for step in json.loads(text)["decode"]
+        ]
     else:
         found = [row for row in map(_winnow_row, text.splitlines()) if row]
     return list({(row.name, row.shape): row for row in found}.values())
