@@ -25,6 +25,8 @@ class DecoderTrace {
  public:
   virtual ~DecoderTrace() = default;
 
+  /// False spares a device the copy of its whole pool for on_blocks(), which is then not called.
+  virtual bool wants_blocks() const { return true; }
   virtual void on_blocks(const BlockSelectionView& /*selection*/) {}
   /// [num_tokens][top_k_experts], ascending expert id; weights before the routed scaling factor.
   virtual void on_experts(int /*layer*/, const ops::BatchView& /*batch*/,

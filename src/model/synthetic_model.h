@@ -28,6 +28,7 @@ std::unique_ptr<Decoder> make_synthetic_decoder(const ModelConfig& config,
 /// Distinct experts that a step's tokens chose, summed over layers.
 class CountExperts final : public DecoderTrace {
  public:
+  bool wants_blocks() const override { return false; }
   void on_experts(int layer, const ops::BatchView& batch, std::span<const std::int32_t> experts,
                   std::span<const float> weights) override;
 

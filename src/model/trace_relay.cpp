@@ -14,6 +14,7 @@ std::span<const T> TraceRelay::on_host(const T* data, std::int64_t count, std::v
 void TraceRelay::on_blocks(int layer, const ops::AttentionShape& shape, const ops::CacheView& cache,
                            std::int64_t pool_bytes, const float* index_q,
                            const std::int32_t* blocks) {
+  if (!trace_.wants_blocks()) return;
   const ops::BatchView batch = batch_.view();
   const std::int64_t heads = std::int64_t{batch.num_tokens} * shape.num_index_heads;
   ops::CacheView host_cache = cache;

@@ -52,23 +52,15 @@ Context::Context(int device) : device_(device) {
                     properties.name, properties.major, properties.minor),
         "use --device cpu");
   }
-  check(cudaSetDevice(device), "cudaSetDevice");
   name_ = properties.name;
   num_multiprocessors_ = properties.multiProcessorCount;
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  stream_ = make_stream(device);
   memory_ = make_device_memory(device, stream_);
   counters_ = ops::Array<std::uint32_t>(memory_, kNumCounters, "counters of operations");
   reserve_scratch(std::int64_t{64} << 20);
 }
 
-Context::~Context() {
-  if (stream_ != nullptr) {
-    cudaStreamSynchronize(stream_);
-    scratch_.reset();
-    counters_ = {};
-    cudaStreamDestroy(stream_);
-  }
-}
+Context::~Context() = default;
 
 void Context::reserve_scratch(std::int64_t num_bytes) {
   if (scratch_ != nullptr && scratch_->num_bytes() >= num_bytes) return;
@@ -76,6 +68,6 @@ void Context::reserve_scratch(std::int64_t num_bytes) {
   scratch_ = std::make_unique<DeviceScratch>(memory_, num_bytes);
 }
 
-void Context::synchronize() { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+void Context::synchronize() { check(cudaStreamSynchronize(stream()), "waiting for the device"); }
 
 }  // namespace winnow::cuda

@@ -35,7 +35,7 @@ class DeviceScratch {
   std::int64_t used_ = 0;
 };
 
-/// Used by the thread that owns the decoder. Not copyable: it owns the stream.
+/// Used by the thread that owns the decoder.
 class Context {
  public:
   /// Throws Error{kUnsupported} when `device` does not exist or is older than Hopper, or when the
@@ -45,7 +45,7 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  CUstream_st* stream() const { return stream_; }
+  CUstream_st* stream() const { return stream_.get(); }
   int num_multiprocessors() const { return num_multiprocessors_; }
   int device() const { return device_; }
   const std::string& name() const { return name_; }
@@ -66,7 +66,7 @@ class Context {
   int device_ = 0;
   std::string name_;
   int num_multiprocessors_ = 0;
-  CUstream_st* stream_ = nullptr;
+  std::shared_ptr<CUstream_st> stream_;
   std::shared_ptr<ops::Memory> memory_;
   std::unique_ptr<DeviceScratch> scratch_;
   ops::Array<std::uint32_t> counters_;

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -19,7 +20,7 @@ constexpr std::int64_t kLargeBytes = kSlabBytes / 8;
 
 class DeviceMemory final : public ops::Memory {
  public:
-  DeviceMemory(int device, CUstream_st* stream) : device_(device), stream_(stream) {}
+  DeviceMemory(int device, SharedStream stream) : device_(device), stream_(std::move(stream)) {}
 
   ~DeviceMemory() override {
     for (const Slab& slab : slabs_) cudaFree(slab.data);
@@ -44,7 +45,8 @@ class DeviceMemory final : public ops::Memory {
       data = rounded >= kLargeBytes ? raw_allocate(rounded, what) : carve(rounded, what);
       pieces_.emplace(data, Piece{.what = what, .num_bytes = rounded});
     }
-    check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(num_bytes), stream_), "cudaMemset");
+    check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(num_bytes), stream_.get()),
+          "cudaMemset");
     return data;
   }
 
@@ -53,7 +55,7 @@ class DeviceMemory final : public ops::Memory {
     pieces_.erase(data);
     if (round_up(num_bytes) >= kLargeBytes) {
       cudaSetDevice(device_);
-      cudaStreamSynchronize(stream_);
+      cudaStreamSynchronize(stream_.get());
       cudaFree(data);
       return;
     }
@@ -68,20 +70,20 @@ class DeviceMemory final : public ops::Memory {
     use_device();
     // From pageable memory the call returns once `from` has been staged.
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice,
-                          stream_),
+                          stream_.get()),
           "copying to the device");
   }
   void download(void* to, const void* from, std::int64_t num_bytes) override {
     use_device();
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToHost,
-                          stream_),
+                          stream_.get()),
           "copying from the device");
-    check(cudaStreamSynchronize(stream_), "waiting for the device");
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the device");
   }
   void copy(void* to, const void* from, std::int64_t num_bytes) override {
     use_device();
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToDevice,
-                          stream_),
+                          stream_.get()),
           "copying on the device");
   }
 
@@ -135,7 +137,7 @@ class DeviceMemory final : public ops::Memory {
   }
 
   const int device_;
-  CUstream_st* const stream_;
+  const SharedStream stream_;
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;
   std::unordered_map<std::byte*, Piece> pieces_;
@@ -143,8 +145,15 @@ class DeviceMemory final : public ops::Memory {
 
 }  // namespace
 
-std::shared_ptr<ops::Memory> make_device_memory(int device, CUstream_st* stream) {
-  return std::make_shared<DeviceMemory>(device, stream);
+SharedStream make_stream(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return {stream, [](cudaStream_t owned) { cudaStreamDestroy(owned); }};
+}
+
+std::shared_ptr<ops::Memory> make_device_memory(int device, SharedStream stream) {
+  return std::make_shared<DeviceMemory>(device, std::move(stream));
 }
 
 }  // namespace winnow::cuda

@@ -9,8 +9,12 @@ struct CUstream_st;
 
 namespace winnow::cuda {
 
-/// Copies are ordered with `stream`, which must outlive it. Small arrays are carved from slabs of
+/// A stream that goes with its last owner: what frees device memory waits for it first.
+using SharedStream = std::shared_ptr<CUstream_st>;
+SharedStream make_stream(int device);
+
+/// Copies are ordered with `stream`. Small arrays are carved from slabs of
 /// 64 MiB, because the driver hands memory out in pieces of 2 MiB. Thread-safe.
-std::shared_ptr<ops::Memory> make_device_memory(int device, CUstream_st* stream);
+std::shared_ptr<ops::Memory> make_device_memory(int device, SharedStream stream);
 
 }  // namespace winnow::cuda

@@ -72,7 +72,8 @@ std::unique_ptr<ops::PackedMatrix> make_random(Context& context,
                      .rows = shape.rows,
                      .num_tiles = (shape.rows + kTileRows - 1) / kTileRows,
                      .num_chunks = (cols + kChunkCols - 1) / kChunkCols,
-                     .matrix_scale = is_nvfp4 ? std::ldexp(0.5F, -log2_inverse) : 1.0F});
+                     .matrix_scale = is_nvfp4 ? std::ldexp(0.5F, -log2_inverse) : 1.0F,
+                     .fits_bf16 = true});
     num_rows += shape.rows;
     num_bytes += part_bytes(parts.back());
   }
