@@ -54,7 +54,7 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
                       const std::function<void()>& step) { graphs->run(key, step); },
       .keep_rows = cuda::exact::keep_rows,
       .embed = cuda::exact::embed,
-      .rms_norm = cuda::exact::rms_norm,
+      .rms_norm = is_fast ? cuda::fast::rms_norm : cuda::exact::rms_norm,
       .linear = is_fast ? cuda::fast::linear : cuda::exact::linear,
       .qkv_insert = is_fast ? cuda::fast::qkv_insert : cuda::exact::qkv_insert,
       .index_topk = is_fast ? cuda::fast::index_topk : cuda::exact::index_topk,

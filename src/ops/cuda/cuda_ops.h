@@ -56,6 +56,7 @@ void moe(const ops::OpContext& context, const ops::MoeParams& params);
 
 // Each falls back to `exact` for a shape it has no kernel for.
 namespace fast {
+void rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params);
 void linear(const ops::OpContext& context, const ops::LinearParams& params);
 void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& params);
 void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& params);
