@@ -3,6 +3,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/testing/compare_bits.h"
 #include "ops/testing/fast_check.h"
+#include "ops/testing/random_inputs.h"
 
 namespace winnow::ops {
 namespace {
