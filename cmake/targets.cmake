@@ -10,7 +10,7 @@ if(WINNOW_SANITIZE)
   target_compile_options(winnow_flags INTERFACE -fsanitize=${WINNOW_SANITIZE}
     -fno-sanitize-recover=all -fno-omit-frame-pointer
     # GCC 12 warns of unset optionals, in Boost's headers too, that only its instrumented code has.
-    -Wno-maybe-uninitialized)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(winnow_flags INTERFACE -fsanitize=${WINNOW_SANITIZE})
 endif()
 

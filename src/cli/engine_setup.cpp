@@ -173,7 +173,7 @@ class EngineSetup::Renderer final : public server::ChatRenderer {
 };
 
 std::filesystem::path resolve_model_folder(const std::string& model) {
-  const std::filesystem::path path(model);
+  std::filesystem::path path(model);
   if (std::filesystem::is_directory(path)) return path;
   if (std::filesystem::exists(path)) {
     throw Error(ErrorCode::kNotFound, fmt::format("'{}' is a file, not a model folder", model),

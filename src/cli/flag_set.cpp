@@ -54,7 +54,7 @@ void merge_objects(Json& into, const Json& from) {
 
 }  // namespace
 
-FlagSet::FlagSet(std::string verb) : app_(std::make_unique<CLI::App>()) {
+FlagSet::FlagSet(const std::string& verb) : app_(std::make_unique<CLI::App>()) {
   app_->name("winnow " + verb);
   app_->get_formatter()->column_width(44);
   app_->set_help_flag("-h,--help", "Print this help and exit");
@@ -136,7 +136,7 @@ void FlagSet::add_no_effect(const std::string& name, Kind kind, const std::strin
 }
 
 void FlagSet::add_refused(const std::string& name, Kind kind, const std::string& why,
-                          std::string harmless) {
+                          const std::string& harmless) {
   const std::string flag = "--" + name.substr(0, name.find(','));
   add(name, kind, why, "…", [flag, kind, why, harmless](const auto& values) {
     if (kind == Kind::kSwitch && !parse_boolean(flag, values.back())) return;
@@ -180,11 +180,10 @@ class FlagSet::Reader {
         rest_.insert(rest_.end(), words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
         break;
       }
-      if (word == "-h" || word == "--help") {
-        rest_.push_back(word);
-      } else if (word.starts_with("--")) {
+      const bool asks_help = word == "-h" || word == "--help";  // the parser below answers it
+      if (word.starts_with("--") && !asks_help) {
         take_long(word, word.substr(2));
-      } else if (is_flag_word(word)) {
+      } else if (is_flag_word(word) && !asks_help) {
         take_short(word);
       } else {
         rest_.push_back(word);
@@ -323,10 +322,11 @@ std::vector<std::string> FlagSet::rewrite(const std::vector<std::string>& words)
   }
   for (const auto& [name, given] : given_) {
     if (given.object.is_object()) {
-      out.push_back("--" + name + "=" + given.object.dump());
+      out.push_back(fmt::format("--{}={}", name, given.object.dump()));
       continue;
     }
-    for (const std::string& value : given.values) out.push_back("--" + name + "=" + value);
+    for (const std::string& value : given.values)
+      out.push_back(fmt::format("--{}={}", name, value));
   }
   return out;
 }

@@ -24,7 +24,7 @@ class FlagSet {
  public:
   enum class Kind { kSwitch, kValue, kList, kJson };
 
-  explicit FlagSet(std::string verb);
+  explicit FlagSet(const std::string& verb);
   ~FlagSet();
   FlagSet(const FlagSet&) = delete;
   FlagSet& operator=(const FlagSet&) = delete;
@@ -53,7 +53,7 @@ class FlagSet {
   /// Understood and refused (exit code 1) when used; an --no- form or `false` of a switch, and a
   /// value among `harmless` ("a|b"), are accepted.
   void add_refused(const std::string& name, Kind kind, const std::string& why,
-                   std::string harmless = {});
+                   const std::string& harmless = {});
 
   /// Sets the targets. `words` come after the verb. False when --help was printed. Throws
   /// UsageError; Error{kUnsupported} for a refused flag.

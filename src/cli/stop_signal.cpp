@@ -29,7 +29,8 @@ StopSignal::StopSignal(std::function<void()> on_first) : on_first_(std::move(on_
 
 StopSignal::~StopSignal() {
   is_ending_ = true;
-  ::pthread_kill(thread_.native_handle(), SIGTERM);  // wakes sigwait
+  // NOLINTNEXTLINE(bugprone-bad-signal-to-kill-thread): it is blocked and only wakes sigwait.
+  ::pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
 }
 

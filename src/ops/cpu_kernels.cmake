@@ -28,6 +28,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   winnow_cpu_kernels(avx2 WINNOW_ISA_AVX2 -mavx2 -mfma -mf16c)
   # GCC 12's own AVX-512 headers start their results from an undefined register and warn of it.
   winnow_cpu_kernels(avx512 WINNOW_ISA_AVX512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl
-    -mavx512dq -mavx512vbmi -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
+    -mavx512dq -mavx512vbmi -mprefer-vector-width=512 -Wno-uninitialized
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_compile_definitions(winnow_ops PRIVATE WINNOW_HAS_X86_KERNELS)
 endif()

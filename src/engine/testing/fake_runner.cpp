@@ -83,7 +83,7 @@ void FakeRunner::write(const Batch& batch, const BatchSequence& sequence) {
   for (std::int32_t i = 0; i < sequence.num_tokens; ++i) {
     const std::int32_t position = sequence.first_position + i;
     const auto token = static_cast<std::uint64_t>(
-        batch.tokens[static_cast<std::size_t>(sequence.first_token + i)]);
+        batch.tokens[static_cast<std::size_t>(sequence.first_token) + static_cast<std::size_t>(i)]);
     const std::uint64_t history = position == 0 ? 0 : slot(sequence, position - 1).value;
     slot(sequence, position) = {
         .key = mix(options_.weights ^ token << 32 ^ static_cast<std::uint64_t>(position)),

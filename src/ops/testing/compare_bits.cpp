@@ -22,7 +22,7 @@ std::string coordinate(std::size_t index, std::initializer_list<std::int64_t> sh
   auto rest = static_cast<std::int64_t>(index);
   std::string out;
   for (auto extent = extents.rbegin(); extent != extents.rend(); ++extent) {
-    out = fmt::format("[{}]", rest % *extent) + out;
+    out.insert(0, fmt::format("[{}]", rest % *extent));
     rest /= *extent;
   }
   return out;
