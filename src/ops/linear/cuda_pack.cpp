@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
+#include "formats/mxfp8.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
@@ -136,18 +138,24 @@ static_assert([] {
   return true;
 }());
 
-/// Sixteen codes of one row under one scale, with the scale's sign in them and zeros under a zero.
-struct CodeGroup {
-  std::array<std::uint8_t, 8> bytes;
-
-  CodeGroup(const std::uint8_t* codes, std::uint8_t scale) {
-    const auto keep = static_cast<std::uint8_t>((scale & 0x7FU) == 0 ? 0 : 0xFF);
-    const auto flip = static_cast<std::uint8_t>((scale & 0x80U) == 0 ? 0 : 0x88);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = static_cast<std::uint8_t>((codes[i] ^ flip) & keep);
-    }
+constexpr std::array<std::uint8_t, 256> kPackedScales = [] {
+  std::array<std::uint8_t, 256> packed{};
+  for (std::size_t scale = 0; scale < packed.size(); ++scale) {
+    packed[scale] = pack_nvfp4_scale(static_cast<std::uint8_t>(scale));
   }
-};
+  return packed;
+}();
+
+/// Sixteen codes of one row under one scale, with the scale's sign in them and zeros under a zero:
+/// byte i in bits 8i … 8i + 7.
+std::uint64_t code_group(const std::uint8_t* codes, std::uint8_t scale) {
+  static_assert(std::endian::native == std::endian::little);
+  std::uint64_t group = 0;
+  std::memcpy(&group, codes, sizeof(group));
+  const std::uint64_t signs = 0x8888888888888888U;
+  group ^= signs & (0 - static_cast<std::uint64_t>(scale >> 7U));
+  return (scale & 0x7FU) == 0 ? 0 : group;
+}
 
 void pack_nvfp4(const ChunkView& view, std::byte* out) {
   auto* const words = reinterpret_cast<std::uint32_t*>(out);
@@ -156,31 +164,41 @@ void pack_nvfp4(const ChunkView& view, std::byte* out) {
     for (std::int64_t s = 0; s < 4; ++s) {
       const std::uint8_t top = view.scales[g * view.row_scales + s];
       const std::uint8_t bottom = view.scales[(g + 8) * view.row_scales + s];
-      scales[8 * g + s] = pack_nvfp4_scale(top);
-      scales[8 * g + 4 + s] = pack_nvfp4_scale(bottom);
-      const CodeGroup a(view.row<std::uint8_t>(g) + 8 * s, top);
-      const CodeGroup b(view.row<std::uint8_t>(g + 8) + 8 * s, bottom);
-      for (std::size_t c = 0; c < 4; ++c) {  // the byte of columns 16s + 2c, 2c + 1
-        words[(4 * g + static_cast<std::int64_t>(c)) * 4 + s] =
-            kCodePairs[0][a.bytes[c]] ^ kCodePairs[1][b.bytes[c]] ^ kCodePairs[2][a.bytes[c + 4]] ^
-            kCodePairs[3][b.bytes[c + 4]];
+      scales[8 * g + s] = kPackedScales[top];
+      scales[8 * g + 4 + s] = kPackedScales[bottom];
+      const std::uint64_t a = code_group(view.row<std::uint8_t>(g) + 8 * s, top);
+      const std::uint64_t b = code_group(view.row<std::uint8_t>(g + 8) + 8 * s, bottom);
+      for (unsigned c = 0; c < 4; ++c) {  // the byte of columns 16s + 2c, 2c + 1
+        words[(4 * g + c) * 4 + s] =
+            kCodePairs[0][a >> (8 * c) & 0xFFU] ^ kCodePairs[1][b >> (8 * c) & 0xFFU] ^
+            kCodePairs[2][a >> (8 * c + 32) & 0xFFU] ^ kCodePairs[3][b >> (8 * c + 32) & 0xFFU];
       }
     }
   }
 }
 
+/// Values v, v + 1 of row a and of row b in the order of mxfp8_byte(): a, b, a, b.
+std::uint32_t interleave(const std::uint8_t* a, const std::uint8_t* b) {
+  return std::uint32_t{a[0]} | std::uint32_t{b[0]} << 8U | std::uint32_t{a[1]} << 16U |
+         std::uint32_t{b[1]} << 24U;
+}
+
+static_assert(mxfp8_byte(0) == 0 && mxfp8_byte(2) == 1 && mxfp8_byte(1) == 2 &&
+              mxfp8_byte(3) == 3 && mxfp8_byte(4) == 4 && mxfp8_byte(6) == 5 &&
+              mxfp8_byte(5) == 6 && mxfp8_byte(7) == 7);
+
 void pack_mxfp8(const ChunkView& view, std::byte* out) {
   auto* scales = reinterpret_cast<std::uint8_t*>(out + 1024);
   for (std::int64_t g = 0; g < 8; ++g) {
-    const std::byte* const a = view.row<std::byte>(g);
-    const std::byte* const b = view.row<std::byte>(g + 8);
-    for (int c = 0; c < 4; ++c) {
-      for (int s = 0; s < 4; ++s) {
-        const int at = 16 * s + 2 * c;
-        std::byte* const to = out + s / 2 * 512 + (4 * g + c) * 16 + s % 2 * 8;
-        const std::array<const std::byte*, 4> pairs = {a + at, b + at, a + at + 8, b + at + 8};
-        for (int i = 0; i < 8; ++i) {
-          to[mxfp8_byte(i)] = pairs[static_cast<std::size_t>(i / 2)][i % 2];
+    const auto* const a = view.row<std::uint8_t>(g);
+    const auto* const b = view.row<std::uint8_t>(g + 8);
+    for (int half = 0; half < 2; ++half) {
+      auto* words = reinterpret_cast<std::uint32_t*>(out + half * 512 + g * 64);
+      for (int c = 0; c < 4; ++c) {
+        for (int s = 2 * half; s < 2 * half + 2; ++s) {
+          const int at = 16 * s + 2 * c;
+          *words++ = interleave(a + at, b + at);
+          *words++ = interleave(a + at + 8, b + at + 8);
         }
       }
     }
@@ -298,12 +316,13 @@ bool all_fit_bf16(const ops::MatrixSource& source) {
     return std::ranges::all_of(scales,
                                [](std::uint8_t s) { return fits_bf16(QuantScheme::kNvfp4, s); });
   }
-  const auto* element = static_cast<const std::uint8_t*>(source.data);
+  const auto* elements = static_cast<const std::uint8_t*>(source.data);
   for (const std::uint8_t scale : scales) {
-    unsigned highest = 0;
-    for (const std::uint8_t* const end = element + group; element != end; ++element) {
-      highest = std::max(highest, *element & 0x7FU);
+    std::uint8_t highest = 0;  // a fixed count of bytes: one or two vector instructions
+    for (int i = 0; i < kMxfp8Group; ++i) {
+      highest = std::max<std::uint8_t>(highest, elements[i] & 0x7FU);
     }
+    elements += kMxfp8Group;
     if (highest == kE4m3NaN || scale == kE8m0NaN) return false;
     if (highest != 0 && !fits_bf16(source.scheme, scale)) return false;
   }
