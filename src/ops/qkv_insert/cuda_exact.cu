@@ -60,7 +60,7 @@ struct FinishParams {
 __device__ void finish_head(float* head, const float* norm, int dim, std::int64_t position,
                             const FinishParams& params) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const float sum = dot16(head, head, dim);
+  const float sum = square_sum16(head, dim);
   const float inverse = 1.0F / sqrtf(sum / static_cast<float>(dim) + params.eps);
   __syncwarp();
   for (int d = lane; d < dim; d += 32) head[d] = (head[d] * inverse) * (1.0F + norm[d]);
