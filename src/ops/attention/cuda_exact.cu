@@ -62,13 +62,7 @@ struct Arrays {
 /// Tokens [first, first + count) of one plane into the tile.
 __device__ void decode_tile(const HeadPlanes& plane, int head, const std::byte* row, int first,
                             int count, const Arrays& shared) {
-  for (int i = static_cast<int>(threadIdx.x); i < count * plane.dim; i += kThreads) {
-    const int t = i / plane.dim;
-    const int d = i - t * plane.dim;
-    shared.tile[t * (plane.dim + 1) + d] =
-        decode_cache_value(plane.dtype, row + plane.data(head, first + t),
-                           row + plane.scales(head, first + t), d, shared.table);
-  }
+  decode_cache_tokens<kTile, kThreads>(plane, head, row, first, count, shared.table, shared.tile);
 }
 
 /// scores[first + t][h] = (Σ_d q · k, one chain in ascending d) · scale.

@@ -72,6 +72,86 @@ __device__ inline float decode_cache_value(CacheDType dtype, const std::byte* da
   return 0.0F;
 }
 
+/// Sixteen values of a vector from a multiple of 16 on. A plane's vectors of whole groups lie on 8
+/// bytes in NVFP4 and on 16 in the other dtypes (cache_row.h; pools are aligned to 256).
+__device__ inline void decode_cache_group(CacheDType dtype, const std::byte* data,
+                                          const std::byte* scales, int group, const float* table,
+                                          float (&out)[16]) {
+  switch (dtype) {
+    case CacheDType::kF32:
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 x = reinterpret_cast<const float4*>(data)[group * 4 + i];
+        out[4 * i] = x.x;
+        out[4 * i + 1] = x.y;
+        out[4 * i + 2] = x.z;
+        out[4 * i + 3] = x.w;
+      }
+      return;
+    case CacheDType::kBF16:
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 x = reinterpret_cast<const uint4*>(data)[group * 2 + i];
+        const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          out[8 * i + j] = decode_bf16(static_cast<Bf16>(words[j / 2] >> (j % 2 * 16)));
+        }
+      }
+      return;
+    case CacheDType::kFp8: {
+      const uint4 x = reinterpret_cast<const uint4*>(data)[group];
+      const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        out[j] = decode_e4m3(static_cast<std::uint8_t>(words[j / 4] >> (j % 4 * 8)));
+      }
+      return;
+    }
+    case CacheDType::kNvfp4: {
+      const uint2 x = reinterpret_cast<const uint2*>(data)[group];
+      const std::uint32_t scale = reinterpret_cast<const std::uint8_t*>(scales)[group];
+      const float* const row = table + (scale & 0x7FU) * 8;
+      const std::uint32_t words[2] = {x.x, x.y};
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        const std::uint32_t code = words[j / 8] >> (j % 8 * 4);
+        out[j] =
+            std::bit_cast<float>(std::bit_cast<std::uint32_t>(row[code & 7U]) ^ (code & 8U) << 28U);
+      }
+      return;
+    }
+  }
+}
+
+/// Tokens [first, first + count), at most kTokens, of one head into rows of dim + 1 floats: odd,
+/// so that threads on neighbouring tokens meet no bank conflict. By kThreads threads.
+template <int kTokens, int kThreads>
+__device__ inline void decode_cache_tokens(const HeadPlanes& plane, int head, const std::byte* row,
+                                           int first, int count, const float* table, float* out) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int pitch = plane.dim + 1;
+  if (plane.dim % 16 == 0) {
+    for (int i = thread; i < kTokens * (plane.dim / 16); i += kThreads) {
+      const int t = i % kTokens;
+      const int group = i / kTokens;
+      if (t >= count) continue;
+      float values[16];
+      decode_cache_group(plane.dtype, row + plane.data(head, first + t),
+                         row + plane.scales(head, first + t), group, table, values);
+#pragma unroll
+      for (int j = 0; j < 16; ++j) out[t * pitch + group * 16 + j] = values[j];
+    }
+    return;
+  }
+  for (int i = thread; i < count * plane.dim; i += kThreads) {
+    const int t = i / plane.dim;
+    const int d = i - t * plane.dim;
+    out[t * pitch + d] = decode_cache_value(plane.dtype, row + plane.data(head, first + t),
+                                            row + plane.scales(head, first + t), d, table);
+  }
+}
+
 /// One group of an NVFP4 cache vector, as BulkCodecs::quantize_nvfp4_cache: eight code bytes in
 /// `codes`; returns the scale byte.
 __device__ inline std::uint8_t quantize_nvfp4_group(const float* x, std::uint8_t* codes) {

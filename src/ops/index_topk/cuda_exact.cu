@@ -28,19 +28,6 @@ struct ScoreParams {
   float* scores = nullptr;      // [tokens of the chunk][num_index_heads][num_blocks]
 };
 
-/// Keys [first, first + count) of a block into rows of dim + 1 floats: odd, so that threads on
-/// neighbouring keys meet no bank conflict.
-__device__ void decode_keys(const CachePlanes& planes, const std::byte* row, int first, int count,
-                            const float* table, float* keys) {
-  const HeadPlanes& plane = planes.index_k;
-  for (int i = static_cast<int>(threadIdx.x); i < count * plane.dim; i += kKeys) {
-    const int t = i / plane.dim;
-    const int d = i - t * plane.dim;
-    keys[t * (plane.dim + 1) + d] = decode_cache_value(plane.dtype, row + plane.data(0, first + t),
-                                                       row + plane.scales(0, first + t), d, table);
-  }
-}
-
 /// Σ_d q[d][j] · key[d] for four queries, each in 16 lanes joined pairwise.
 __device__ void dot_queries(const float4* q, const float* key, int dim, float (&out)[kQueries]) {
   float lanes[kQueries][16] = {};
@@ -103,7 +90,8 @@ __global__ void __launch_bounds__(kKeys) exact_score_blocks(ScoreParams params) 
       const std::int32_t row = params.batch.pool_row(token, block);
       if (row != decoded_row || decoded < num_keys) {
         __syncthreads();
-        decode_keys(params.planes, params.planes.row(row), tile, num_keys, shared.table, keys);
+        decode_cache_tokens<kKeys, kKeys>(params.planes.index_k, 0, params.planes.row(row), tile,
+                                          num_keys, shared.table, keys);
         decoded_row = row;
         decoded = num_keys;
       }
