@@ -67,6 +67,53 @@ __global__ void __launch_bounds__(kThreads) exact_rms_norm_held(ops::RmsNormPara
   }
 }
 
+/// Rows of one block where there are many: as many chains side by side, a half-warp each.
+constexpr int kManyRows = 4;
+/// Between rows in shared memory, so that the two chains of a warp meet no bank conflict.
+constexpr int kRowGap = 16;
+constexpr std::int64_t kManyWidth = 8192;
+
+/// kManyRows rows of whole float4, at most kManyWidth wide.
+__global__ void __launch_bounds__(kThreads) exact_rms_norm_many(ops::RmsNormParams params) {
+  extern __shared__ float4 staged[];
+  __shared__ float inverses[kManyRows];
+  const int count = static_cast<int>(params.width / 4);
+  const int pitch = count + kRowGap / 4;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kManyRows;
+  const std::int64_t left = params.num_rows - first;
+  const int num_rows = static_cast<int>(left < kManyRows ? left : kManyRows);
+  const auto* const x = reinterpret_cast<const float4*>(params.x) + first * count;
+#pragma unroll
+  for (int row = 0; row < kManyRows; ++row) {
+    if (row >= num_rows) break;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      staged[row * pitch + i] = x[row * count + i];
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < kManyRows * 16) {
+    const int row = static_cast<int>(threadIdx.x / 16);
+    const float sum = square_sum16(reinterpret_cast<const float*>(staged + row * pitch),
+                                   static_cast<int>(params.width));
+    if (threadIdx.x % 16 == 0) inverses[row] = inverse_of(sum, params);
+  }
+  __syncthreads();
+  const auto* const weight = reinterpret_cast<const float4*>(params.weight);
+  auto* const out = reinterpret_cast<float4*>(params.out) + first * count;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    const float4 w = weight[i];
+#pragma unroll
+    for (int row = 0; row < kManyRows; ++row) {
+      if (row >= num_rows) break;
+      const float4 v = staged[row * pitch + i];
+      const float inverse = inverses[row];
+      out[row * count + i] = {normed(v.x, inverse, w.x), normed(v.y, inverse, w.y),
+                              normed(v.z, inverse, w.z), normed(v.w, inverse, w.w)};
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) exact_rms_norm_any(ops::RmsNormParams params) {
   extern __shared__ float4 dynamic[];
   float* const staged = reinterpret_cast<float*>(dynamic);
@@ -98,14 +145,23 @@ bool is_aligned(const float* pointer) {
 
 void rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params) {
   if (params.num_rows == 0) return;
+  CUstream_st* const stream = context.cuda->stream();
   const auto blocks = static_cast<unsigned>(params.num_rows);
-  const std::size_t staged =
-      params.width <= kStagedWidth ? static_cast<std::size_t>(params.width) * sizeof(float) : 0;
-  if (params.width % 4 == 0 && params.width <= kHeldWidth && is_aligned(params.x) &&
-      is_aligned(params.weight) && is_aligned(params.out)) {
-    exact_rms_norm_held<<<blocks, kThreads, staged, context.cuda->stream()>>>(params);
+  const auto width = static_cast<std::size_t>(params.width);
+  const bool is_wide = params.width % 4 == 0 && is_aligned(params.x) && is_aligned(params.weight) &&
+                       is_aligned(params.out);
+  if (is_wide && params.width <= kManyWidth &&
+      params.num_rows > 2 * context.cuda->num_multiprocessors()) {
+    const std::size_t staged = kManyRows * (width + kRowGap) * sizeof(float);
+    check(cudaFuncSetAttribute(exact_rms_norm_many, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(staged)),
+          "rms_norm: shared memory");
+    exact_rms_norm_many<<<(blocks + kManyRows - 1) / kManyRows, kThreads, staged, stream>>>(params);
+  } else if (is_wide && params.width <= kHeldWidth) {
+    exact_rms_norm_held<<<blocks, kThreads, width * sizeof(float), stream>>>(params);
   } else {
-    exact_rms_norm_any<<<blocks, kThreads, staged, context.cuda->stream()>>>(params);
+    const std::size_t staged = params.width <= kStagedWidth ? width * sizeof(float) : 0;
+    exact_rms_norm_any<<<blocks, kThreads, staged, stream>>>(params);
   }
   check_launch("rms_norm");
 }
