@@ -26,6 +26,15 @@ __device__ __forceinline__ std::uint32_t cvt_f16x2_e4m3x2(std::uint16_t pair) {
   return d;
 }
 
+/// Both pairs of a word: first and second pair of halves.
+__device__ __forceinline__ void cvt_f16x2_e4m3x2_pairs(std::uint32_t codes, std::uint32_t& first,
+                                                       std::uint32_t& second) {
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
+      "cvt.rn.f16x2.e4m3x2 %1, high; }"
+      : "=r"(first), "=r"(second)
+      : "r"(codes));
+}
+
 /// Nearest even, saturating at ±448, NaN to 0x7F.
 __device__ __forceinline__ std::uint16_t cvt_satfinite_e4m3x2_f16x2(std::uint32_t halves) {
   std::uint16_t d;
@@ -123,6 +132,15 @@ __device__ __forceinline__ void cp_async_bulk(std::uint32_t shared, const void* 
           "r"(shared),
       "l"(global), "r"(bytes), "r"(barrier)
       : "memory");
+}
+
+/// Lets the next launch of the stream begin, and waits for the one before (programmatic dependent
+/// launch; no-ops without it).
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void griddepcontrol_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 /// Orders ordinary accesses to shared memory before later ones of the copy engine or wgmma.

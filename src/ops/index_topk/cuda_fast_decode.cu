@@ -1,0 +1,548 @@
+// The indexer for decode and verification steps: all query rows of a sequence against its index
+// keys, and the best blocks of each row, in one launch.
+//
+// Floor: 72 bytes a key (nvfp4) once for up to 32 rows; 8 × 512K is 302 MB, 71 us at 4.26 TB/s.
+//
+// Keys are the M side of the tensor cores, query rows ("columns") the N side and stay in registers.
+// A persistent grid cuts all blocks of all sequences into equal ranges, found on the device from
+// the slices, so that a captured graph serves other lengths. Each warp owns whole blocks: a ring of
+// pages in shared memory that the copy engine fills, no barrier between warps, and the block's
+// maximum by shuffles. Scores (4 bytes for each row and 9,216 bytes read) go to scratch, from which
+// a second, overlapped launch selects with one CTA a row. Only blocks before every row's local
+// blocks are scored: all their keys are visible, and local blocks are kept whatever their score.
+#include "ops/index_topk/cuda_fast_decode.h"
+
+#include <algorithm>
+
+#include "ops/cuda/cache_fragments.cuh"
+#include "ops/cuda/check.h"
+#include "ops/cuda/launch.h"
+#include "ops/index_topk/cuda_fast_select.cuh"
+
+namespace winnow::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kTileUnroll = 2;  // of MMAs in flight, 1 was 8 % slower
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRangeBlocks = 256;  // at most in a range: a warp's rows fit its lanes
+constexpr int kTileKeys = 16;      // of one MMA
+constexpr int kPaddedBf16Row = 2 * kFastDim + 16;  // so that ldmatrix meets no bank conflict
+
+template <CacheFormat F>
+struct Stage {
+  static constexpr int kKeys = is_nvfp4(F) ? 64 : F == CacheFormat::kFp8 ? 32 : 16;
+  static constexpr int kRowBytes = F == CacheFormat::kBf16 ? kPaddedBf16Row : vector_bytes(F);
+  static constexpr int kScaleOffset = kKeys * kRowBytes;
+  static constexpr int kBytes = kScaleOffset + kKeys * vector_scale_bytes(F);
+  static constexpr int kCopied = kKeys * (vector_bytes(F) + vector_scale_bytes(F));
+  static constexpr int kPerBlock = kFastBlockTokens / kKeys;
+  static constexpr int kCount = 4;  // of a warp's ring
+};
+
+template <CacheFormat F, int kColumns>
+struct Shared {
+  alignas(128) std::byte stages[kWarps][Stage<F>::kCount][Stage<F>::kBytes];
+  uint2 table[256];
+  std::uint64_t full[kWarps][Stage<F>::kCount];  // mbarriers
+  // Queries as operands: of tile t, steps 2i and 2i + 1, lane.
+  uint4 queries[kColumns / 8][4][32];
+  float scores[kRangeBlocks][kColumns + 1];  // the odd row keeps its columns in different banks
+};
+
+/// Query rows of a sequence that are scored together.
+struct Item {
+  const std::int32_t* block_table = nullptr;  // from the first scored block on
+  std::int32_t first_token = 0;               // of the batch
+  std::int32_t first_position = 0;            // of that token
+  std::int32_t first_column = 0;              // row = first_token · heads + first_column
+  std::int32_t num_columns = 0;
+  std::int32_t num_blocks = 0;  // scored, from init_blocks on
+};
+
+struct Problem {
+  IndexDecodeArgs args;
+  std::int32_t groups = 1;  // items of a sequence
+  std::int32_t num_items = 0;
+  std::int32_t row_stride = 0;  // of scores
+  float* scores = nullptr;      // [rows][row_stride]: blocks from init_blocks on
+};
+
+__device__ std::int32_t last_scored_block(const ops::AttentionShape& shape, std::int32_t position) {
+  return position / kFastBlockTokens - shape.local_blocks;
+}
+
+template <int kColumns>
+__device__ Item load_item(const Problem& problem, std::int32_t index) {
+  Item item;
+  if (index >= problem.num_items) return item;
+  const ops::AttentionShape& shape = problem.args.shape;
+  const ops::SequenceSlice& slice = problem.args.batch.sequences[index / problem.groups];
+  const std::int32_t num_tokens = slice.num_tokens;
+  if (num_tokens <= 0 || num_tokens > kIndexDecodeTokens) return item;
+  const std::int32_t first_column = index % problem.groups * kColumns;
+  const std::int32_t num_columns = min(kColumns, num_tokens * shape.num_index_heads - first_column);
+  if (num_columns <= 0) return item;
+  item.first_token = slice.first_token;
+  item.first_position = slice.first_position;
+  item.block_table = slice.block_table + shape.init_blocks;
+  item.first_column = first_column;
+  item.num_columns = num_columns;
+  const std::int32_t last_token = (first_column + num_columns - 1) / shape.num_index_heads;
+  item.num_blocks =
+      max(0, last_scored_block(shape, item.first_position + last_token) - shape.init_blocks + 1);
+  return item;
+}
+
+__device__ __forceinline__ std::int32_t inclusive_sum(std::int32_t value, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const std::int32_t lower = __shfl_up_sync(kAllLanes, value, step);
+    if (lane >= step) value += lower;
+  }
+  return value;
+}
+
+template <CacheFormat F, int kColumns>
+class RangeScorer {
+ public:
+  __device__ RangeScorer(const Problem& problem, Shared<F, kColumns>& shared)
+      : problem_(problem),
+        shared_(shared),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {
+    if (lane_ == 0) {
+      for (int s = 0; s < S::kCount; ++s) ptx::mbarrier_init(barrier(s), 1);
+      ptx::fence_mbarrier_init();
+    }
+    __syncwarp();
+  }
+
+  /// Scores of blocks [first, first + count) of the item (counted from init_blocks) into scratch.
+  __device__ void score(const Item& item, std::int32_t first, std::int32_t count) {
+    const std::int32_t num_own = count > warp_ ? (count - warp_ - 1) / kWarps + 1 : 0;
+    std::int32_t row = 0;
+    if (lane_ < num_own) row = item.block_table[first + warp_ + lane_ * kWarps];
+    const std::int32_t num_stages = num_own * S::kPerBlock;
+#pragma unroll
+    for (int s = 0; s < S::kCount; ++s) {
+      if (s < num_stages) copy_stage(s, row);
+    }
+    stage_queries(item);
+    __syncthreads();
+    load_queries();
+#pragma unroll 1
+    for (std::int32_t own = 0; own < num_own; ++own) {
+      float best[kTiles][2];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) best[t][0] = best[t][1] = kNegativeInfinity;
+#pragma unroll 1
+      for (int part = 0; part < S::kPerBlock; ++part) {
+        const std::int32_t index = own * S::kPerBlock + part;
+        const int slot = static_cast<int>(next_ % S::kCount);
+        ptx::mbarrier_wait_parity(barrier(slot), next_ / S::kCount & 1U);
+        score_stage(shared_.stages[warp_][slot], best);
+        ++next_;
+        __syncwarp();
+        if (index + S::kCount < num_stages) copy_stage_at(slot, index + S::kCount, row);
+      }
+      write_maxima(best, warp_ + own * kWarps);
+    }
+    __syncthreads();
+    float* const rows = problem_.scores + row_of(item) * problem_.row_stride + first;
+#pragma unroll 1
+    for (int column = warp_; column < item.num_columns; column += kWarps) {
+      float* const row = rows + std::int64_t{column} * problem_.row_stride;
+#pragma unroll 1
+      for (int block = lane_; block < count; block += 32)
+        row[block] = shared_.scores[block][column];
+    }
+    __syncthreads();
+  }
+
+ private:
+  using S = Stage<F>;
+  static constexpr int kTiles = kColumns / 8;
+
+  __device__ std::uint32_t barrier(int slot) const {
+    return ptx::shared_address(&shared_.full[warp_][slot]);
+  }
+
+  __device__ void copy_stage(int index, std::int32_t rows) {
+    copy_stage_at(static_cast<int>((next_ + static_cast<std::uint32_t>(index)) % S::kCount), index,
+                  rows);
+  }
+
+  /// Part index % kPerBlock of the warp's block index / kPerBlock, whose row lane index / kPerBlock
+  /// holds.
+  __device__ void copy_stage_at(int slot, std::int32_t index, std::int32_t rows) {
+    const std::int32_t row = __shfl_sync(kAllLanes, rows, index / S::kPerBlock);
+    const int first_key = index % S::kPerBlock * S::kKeys;
+    const CachePlanes& planes = problem_.args.planes;
+    const std::byte* const base = planes.row(row);
+    const std::uint32_t stage = ptx::shared_address(shared_.stages[warp_][slot]);
+    if constexpr (F == CacheFormat::kBf16) {
+      if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(barrier(slot), S::kCopied);
+      __syncwarp();
+      if (lane_ < S::kKeys) {
+        ptx::cp_async_bulk(stage + static_cast<std::uint32_t>(lane_ * S::kRowBytes),
+                           base + planes.index_k.data(0, first_key + lane_), vector_bytes(F),
+                           barrier(slot));
+      }
+    } else if (lane_ == 0) {
+      ptx::mbarrier_arrive_expect_tx(barrier(slot), S::kCopied);
+      ptx::cp_async_bulk(stage, base + planes.index_k.data(0, first_key), S::kScaleOffset,
+                         barrier(slot));
+      if constexpr (is_nvfp4(F)) {
+        ptx::cp_async_bulk(stage + S::kScaleOffset, base + planes.index_k.scales(0, first_key),
+                           S::kKeys * vector_scale_bytes(F), barrier(slot));
+      }
+    }
+  }
+
+  __device__ std::int64_t row_of(const Item& item) const {
+    return std::int64_t{item.first_token} * problem_.args.shape.num_index_heads + item.first_column;
+  }
+
+  /// fp32 rows → operands in shared memory, 0 for columns that are not used.
+  __device__ void stage_queries(const Item& item) {
+    const float* const rows = problem_.args.index_q + row_of(item) * kFastDim;
+    auto* const pairs =
+        reinterpret_cast<uint2*>(&shared_.queries);  // [tile][step / 2][lane][step % 2]
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < kTiles * 8 * 32; i += kThreads) {
+      const int lane = i / 2 % 32;
+      const int step = i / 64 % 4 * 2 + i % 2;
+      const int column = i / 256 * 8 + lane / 4;
+      float2 low{}, high{};
+      if (column < item.num_columns) {
+        const float* const row = rows + std::int64_t{column} * kFastDim;
+        low = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2));
+        high = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2 + 8));
+      }
+      pairs[i] = {pack_operands<F>(low.x, low.y), pack_operands<F>(high.x, high.y)};
+    }
+  }
+
+  __device__ void load_queries() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint4 both = shared_.queries[t][i][lane_];
+        queries_[t][2 * i][0] = both.x;
+        queries_[t][2 * i][1] = both.y;
+        queries_[t][2 * i + 1][0] = both.z;
+        queries_[t][2 * i + 1][1] = both.w;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void score_stage(const std::byte* stage, float (&best)[kTiles][2]) {
+#pragma unroll kTileUnroll
+    for (int first = 0; first < S::kKeys; first += kTileKeys) {
+      float sums[kTiles][4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[t][i] = 0.0F;
+      }
+      score_tile(stage, first, sums);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        best[t][0] = fmaxf(best[t][0], fmaxf(sums[t][0], sums[t][2]));
+        best[t][1] = fmaxf(best[t][1], fmaxf(sums[t][1], sums[t][3]));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void score_tile(const std::byte* stage, int first,
+                                             float (&sums)[kTiles][4]) {
+    if constexpr (F == CacheFormat::kBf16) {
+      const std::uint32_t address =
+          ptx::shared_address(stage) +
+          static_cast<std::uint32_t>((first + lane_ % 16) * S::kRowBytes + lane_ / 16 * 16);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        std::uint32_t keys[4];
+        ptx::ldmatrix_x4(keys, address + static_cast<std::uint32_t>(j * 32));
+        multiply(keys, j, sums);
+      }
+    } else {
+      KeyFragment keys[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        load_key(stage, first + 8 * half + lane_ / 4, keys[half]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const std::uint32_t a[4] = {keys[0].operands[j][0], keys[1].operands[j][0],
+                                    keys[0].operands[j][1], keys[1].operands[j][1]};
+        multiply(a, j, sums);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_key(const std::byte* stage, int key, KeyFragment& fragment) {
+    const int c = lane_ % 4;
+    const std::byte* const row = stage + key * S::kRowBytes;
+    if constexpr (F == CacheFormat::kFp8) {
+      const uint4* const quarter = reinterpret_cast<const uint4*>(row + 32 * c);
+      expand_fp8_key(quarter[0], quarter[1], fragment);
+    } else if constexpr (is_nvfp4(F)) {
+      const uint4 codes = *reinterpret_cast<const uint4*>(row + 16 * c);
+      const std::uint32_t scales = *reinterpret_cast<const std::uint16_t*>(
+          stage + S::kScaleOffset + key * vector_scale_bytes(F) + 2 * c);
+      expand_key<F>(codes, scales, shared_.table, fragment);
+    }
+  }
+
+  __device__ __forceinline__ void multiply(const std::uint32_t (&a)[4], int j,
+                                           float (&sums)[kTiles][4]) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) mma<F>(sums[t], a, queries_[t][j][0], queries_[t][j][1]);
+  }
+
+  /// The maxima over the eight lanes that hold a column: halves of the columns change sides, so
+  /// that with 32 columns each lane ends with one.
+  __device__ __forceinline__ void write_maxima(const float (&best)[kTiles][2], int block) {
+    float value[2 * kTiles];
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) value[i] = best[i / 2][i % 2];
+    int first = 0;  // of the values that remain
+#pragma unroll
+    for (int step = 16, count = 2 * kTiles; step >= 4; step /= 2) {
+      if (count > 1) {
+        count /= 2;
+        const bool keeps_upper = (lane_ & step) != 0;
+        if (keeps_upper) first += count;
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+          const float sent = keeps_upper ? value[i] : value[i + count];
+          const float kept = keeps_upper ? value[i + count] : value[i];
+          value[i] = fmaxf(kept, __shfl_xor_sync(kAllLanes, sent, step));
+        }
+      } else {
+        value[0] = fmaxf(value[0], __shfl_xor_sync(kAllLanes, value[0], step));
+      }
+    }
+    const int column = first / 2 * 8 + lane_ % 4 * 2 + first % 2;
+    shared_.scores[block][column] = value[0];
+  }
+
+  const Problem& problem_;
+  Shared<F, kColumns>& shared_;
+  int warp_;
+  int lane_;
+  std::uint32_t next_ = 0;  // stages consumed so far
+  std::uint32_t queries_[kTiles][8][2];
+};
+
+/// Range r of `ranges` equal ones of [0, units).
+__device__ __forceinline__ std::int32_t range_begin(std::int32_t units, std::int32_t ranges,
+                                                    std::int32_t range) {
+  return units / ranges * range + min(range, units % ranges);
+}
+
+template <CacheFormat F, int kColumns>
+__global__ __launch_bounds__(kThreads,
+                             1) void sm90_index_decode(const __grid_constant__ Problem problem) {
+  extern __shared__ __align__(128) std::byte bytes[];
+  auto& shared = *reinterpret_cast<Shared<F, kColumns>*>(bytes);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  ptx::griddepcontrol_launch_dependents();
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kThreads);
+  }
+  RangeScorer<F, kColumns> scorer(problem, shared);
+
+  std::int32_t units = 0;
+#pragma unroll 1
+  for (std::int32_t first = 0; first < problem.num_items; first += 32) {
+    units += load_item<kColumns>(problem, first + lane).num_blocks;
+  }
+  units = __reduce_add_sync(kAllLanes, units);
+  const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
+  const std::int32_t ranges = max(grid, (units + kRangeBlocks - 1) / kRangeBlocks);
+
+#pragma unroll 1
+  for (std::int32_t range = static_cast<std::int32_t>(blockIdx.x); range < ranges; range += grid) {
+    const std::int32_t begin = range_begin(units, ranges, range);
+    const std::int32_t end = range_begin(units, ranges, range + 1);
+    std::int32_t before = 0;
+#pragma unroll 1
+    for (std::int32_t first = 0; first < problem.num_items && before < end; first += 32) {
+      const std::int32_t blocks = load_item<kColumns>(problem, first + lane).num_blocks;
+      const std::int32_t sum = inclusive_sum(blocks, lane);
+      const std::int32_t first_unit = before + sum - blocks;
+      before += __shfl_sync(kAllLanes, sum, 31);
+      const bool overlaps = blocks > 0 && first_unit < end && first_unit + blocks > begin;
+      unsigned pending = __ballot_sync(kAllLanes, overlaps);
+#pragma unroll 1
+      while (pending != 0) {
+        const int source = __ffs(static_cast<int>(pending)) - 1;
+        pending &= pending - 1;
+        const Item item = load_item<kColumns>(problem, first + source);
+        const std::int32_t unit = __shfl_sync(kAllLanes, first_unit, source);
+        const std::int32_t from = max(begin - unit, 0);
+        scorer.score(item, from, min(end - unit, item.num_blocks) - from);
+      }
+    }
+  }
+}
+
+constexpr int kSelectThreads = 128;
+constexpr int kSelectCandidates = 128;
+
+/// One CTA a row. The 16th largest of 32 lanes' maxima bounds the 16th best score from below, and
+/// about twenty blocks reach it, which are sorted; many equal scores only make the last step
+/// longer.
+__global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
+    const __grid_constant__ Problem problem) {
+  __shared__ std::uint32_t maxima[kSelectThreads];
+  __shared__ std::uint64_t candidates[kSelectCandidates];
+  __shared__ int num_candidates;
+  const IndexDecodeArgs& args = problem.args;
+  const ops::AttentionShape& shape = args.shape;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const auto row = static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t token = row / shape.num_index_heads;
+  const std::int32_t last = args.batch.positions[token] / kFastBlockTokens;
+  const std::int32_t num_tokens = args.batch.sequences[args.batch.sequence_of[token]].num_tokens;
+  if (thread == 0) num_candidates = 0;
+  if (num_tokens > kIndexDecodeTokens) return;
+  const int count = max(0, last - shape.local_blocks - shape.init_blocks + 1);
+  const auto* const scores =
+      reinterpret_cast<const float4*>(problem.scores + std::int64_t{row} * problem.row_stride);
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+
+  const auto ordered_at = [&](float score, int i) { return i < count ? ordered_score(score) : 0; };
+  std::uint32_t best = 0;
+#pragma unroll 8
+  for (int i = thread; 4 * i < count; i += kSelectThreads) {
+    const float4 four = scores[i];
+    best = max(max(best, max(ordered_at(four.x, 4 * i), ordered_at(four.y, 4 * i + 1))),
+               max(ordered_at(four.z, 4 * i + 2), ordered_at(four.w, 4 * i + 3)));
+  }
+  maxima[thread] = best;
+  __syncthreads();
+  best = max(max(maxima[lane], maxima[lane + 32]), max(maxima[lane + 64], maxima[lane + 96]));
+  best = sort_lanes_descending(best, lane);
+  const std::uint32_t bound = max(__shfl_sync(kAllLanes, best, kSelectRank - 1), 1U);
+  const auto offer = [&](float score, int i) {
+    const std::uint32_t ordered = ordered_at(score, i);
+    if (ordered < bound) return;
+    const int slot = atomicAdd(&num_candidates, 1);
+    if (slot < kSelectCandidates) candidates[slot] = block_key(ordered, i + shape.init_blocks);
+  };
+#pragma unroll 2
+  for (int i = thread; 4 * i < count; i += kSelectThreads) {
+    const float4 four = scores[i];
+    offer(four.x, 4 * i);
+    offer(four.y, 4 * i + 1);
+    offer(four.z, 4 * i + 2);
+    offer(four.w, 4 * i + 3);
+  }
+  __syncthreads();
+  if (thread >= 32) return;
+  const bool fits = num_candidates <= kSelectCandidates;
+  const std::uint64_t key =
+      best_of_all(fits ? num_candidates : count, lane, [&](int i) -> std::uint64_t {
+        if (fits) return candidates[i];
+        return block_key(ordered_score(reinterpret_cast<const float*>(scores)[i]),
+                         i + shape.init_blocks);
+      });
+
+  const std::int32_t first_local = max(0, last - shape.local_blocks + 1);
+  const std::int32_t num_init = min(shape.init_blocks, first_local);
+  const std::int32_t num_forced = num_init + last - first_local + 1;
+  std::int32_t block = INT32_MAX;
+  if (lane < shape.top_k_blocks - num_forced && key != 0) block = key_block(key);
+  const int forced = 31 - lane;  // num_forced ≤ 16: the other end
+  if (forced < num_forced) block = forced < num_init ? forced : first_local + forced - num_init;
+  block = -sort_lanes_descending(-block, lane);
+  if (lane < shape.top_k_blocks) {
+    args.blocks[std::int64_t{row} * shape.top_k_blocks + lane] = block == INT32_MAX ? -1 : block;
+  }
+}
+
+int columns_of(const IndexDecodeArgs& args) {
+  const int rows = std::min(args.max_slice_tokens, kIndexDecodeTokens) * args.shape.num_index_heads;
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+}
+
+int groups_of(const IndexDecodeArgs& args) {
+  const int rows = std::min(args.max_slice_tokens, kIndexDecodeTokens) * args.shape.num_index_heads;
+  const int columns = columns_of(args);
+  return std::max(1, (rows + columns - 1) / columns);
+}
+
+std::int32_t row_stride_of(const IndexDecodeArgs& args) {
+  const std::int32_t blocks = (args.num_positions + kFastBlockTokens - 1) / kFastBlockTokens;
+  return (blocks + 31) / 32 * 32;
+}
+
+template <CacheFormat F, int kColumns>
+void launch(const Problem& problem, CUstream_st* stream) {
+  constexpr std::size_t kBytes = sizeof(Shared<F, kColumns>);
+  static_assert(kBytes <= 227 * 1024);
+  const auto kernel = sm90_index_decode<F, kColumns>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kBytes)),
+        "cudaFuncSetAttribute");
+  kernel<<<problem.args.num_multiprocessors, kThreads, kBytes, stream>>>(problem);
+  check_launch("sm90_index_decode");
+  launch_overlapped(sm90_index_select,
+                    dim3(static_cast<unsigned>(problem.args.batch.num_tokens *
+                                               problem.args.shape.num_index_heads)),
+                    dim3(kSelectThreads), 0, stream, problem);
+}
+
+template <CacheFormat F>
+void launch(const Problem& problem, CUstream_st* stream) {
+  switch (columns_of(problem.args)) {
+    case 8:
+      return launch<F, 8>(problem, stream);
+    case 16:
+      return launch<F, 16>(problem, stream);
+    default:
+      return launch<F, 32>(problem, stream);
+  }
+}
+
+}  // namespace
+
+bool covers_index_decode(const ops::AttentionShape& shape, const CachePlanes& planes) {
+  return planes.has_index && has_cache_format(planes.index_k.dtype) &&
+         shape.index_head_dim == kFastDim && planes.block_tokens == kFastBlockTokens &&
+         shape.num_index_heads >= 1 && shape.num_index_heads <= 8 && shape.top_k_blocks <= 16 &&
+         shape.local_blocks >= 1 && shape.init_blocks >= 0 &&
+         shape.local_blocks + shape.init_blocks <= shape.top_k_blocks;
+}
+
+std::int64_t index_decode_scratch_bytes(const IndexDecodeArgs& args) {
+  return std::int64_t{args.batch.num_tokens} * args.shape.num_index_heads * row_stride_of(args) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+void launch_index_decode(const IndexDecodeArgs& args, std::byte* scratch, CUstream_st* stream) {
+  if (args.batch.num_sequences == 0 || args.batch.num_tokens == 0) return;
+  const Problem problem{.args = args,
+                        .groups = groups_of(args),
+                        .num_items = args.batch.num_sequences * groups_of(args),
+                        .row_stride = row_stride_of(args),
+                        .scores = reinterpret_cast<float*>(scratch)};
+  switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
+    case CacheFormat::kNvfp4E4m3:
+      return launch<CacheFormat::kNvfp4E4m3>(problem, stream);
+    case CacheFormat::kNvfp4Exact:
+      return launch<CacheFormat::kNvfp4Exact>(problem, stream);
+    case CacheFormat::kFp8:
+      return launch<CacheFormat::kFp8>(problem, stream);
+    case CacheFormat::kBf16:
+      return launch<CacheFormat::kBf16>(problem, stream);
+  }
+}
+
+}  // namespace winnow::cuda
