@@ -1,10 +1,83 @@
+// Which MoE layers the fast kernels take, and the scratch they get.
+#include <algorithm>
+
+#include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/moe/cuda_experts.h"
+#include "ops/moe/cuda_fast.h"
+#include "ops/moe/cuda_fast_scratch.h"
 #include "ops/moe/moe.h"
 
 namespace winnow::cuda::fast {
+namespace {
+
+bool is_whole(std::int64_t size) { return size > 0 && size % kChunkCols == 0; }
+
+bool fits(const DeviceMlp& mlp) {
+  return mlp.gate.fits_bf16 && mlp.up.fits_bf16 && mlp.down.fits_bf16 &&
+         mlp.gate.scheme == mlp.up.scheme;
+}
+
+bool is_quantised(const DeviceMlp& mlp) {
+  return mlp.gate.scheme != QuantScheme::kBF16 && mlp.down.scheme != QuantScheme::kBF16;
+}
+
+/// The router's one part; null when it is not what the kernels read.
+const MatrixPart* router_part(const ops::MoeParams& params) {
+  const auto& router = *static_cast<const CudaMatrix*>(params.router);
+  const auto parts = router.parts();
+  return parts.size() == 1 && parts[0].scheme == QuantScheme::kF32 ? parts.data() : nullptr;
+}
+
+bool is_fast(const ops::MoeParams& params, const CudaExperts& experts) {
+  return router_part(params) != nullptr && is_whole(experts.hidden()) &&
+         is_whole(experts.width()) && (!experts.has_shared() || is_whole(experts.shared_width())) &&
+         experts.num_experts() <= fast_moe::kMaxExperts && params.top_k <= fast_moe::kMaxTopK &&
+         params.router->rows() == experts.num_experts() &&
+         std::ranges::all_of(experts.host(), fits);
+}
+
+}  // namespace
 
 void moe(const ops::OpContext& context, const ops::MoeParams& params) {
-  exact::moe(context, params);
+  if (params.num_tokens == 0) return;
+  const auto& experts = *static_cast<const CudaExperts*>(params.table);
+  if (!is_fast(params, experts)) return exact::moe(context, params);
+  Context& cuda = *context.cuda;
+  fast_moe::Layer layer{
+      .router = router_part(params)->data,
+      .router_bias = params.router_bias,
+      .experts = experts.device(),
+      .num_experts = static_cast<int>(experts.num_experts()),
+      .hidden = static_cast<int>(experts.hidden()),
+      .width = static_cast<int>(experts.width()),
+      .shared_width = static_cast<int>(experts.shared_width()),
+      .top_k = params.top_k,
+      .routed_scale = params.routed_scale,
+      .alpha = params.constants.alpha,
+      .limit = params.constants.limit,
+  };
+  // Prefill's tiles have no form for BF16 experts: those go through decode, a few tokens a time.
+  const bool has_tiles = std::ranges::all_of(experts.host(), is_quantised);
+  const std::int64_t most =
+      has_tiles ? params.num_tokens : std::int64_t{fast_moe::kMaxDecodeTokens};
+  const int num_blocks = fast_moe::num_decode_blocks(cuda.num_multiprocessors());
+  for (std::int64_t first = 0; first < params.num_tokens; first += most) {
+    layer.h = params.h + first * layer.hidden;
+    layer.y = params.y + first * layer.hidden;
+    layer.num_tokens = static_cast<int>(std::min(most, params.num_tokens - first));
+    if (params.chosen_experts != nullptr) {
+      layer.chosen_experts = params.chosen_experts + first * params.top_k;
+    }
+    if (params.chosen_weights != nullptr) {
+      layer.chosen_weights = params.chosen_weights + first * params.top_k;
+    }
+    fast_moe::Workspace work = fast_moe::carve(
+        layer, num_blocks, [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
+    work.counters = cuda.counters();
+    fast_moe::run(layer, work, cuda.num_multiprocessors(), cuda.stream());
+    cuda.scratch().reset();
+  }
 }
 
 }  // namespace winnow::cuda::fast

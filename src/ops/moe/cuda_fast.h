@@ -1,0 +1,169 @@
+// The pieces of the fast MoE between its files: what a layer is, the scratch its kernels share, and
+// the launchers. Everything here is a device pointer or a count; nothing waits.
+//
+// Numerics. The router's logits and the choice are the reference's own (moe.h), bit for bit. Expert
+// matrices multiply bf16 inputs in the tensor cores with fp32 sums: the columns of a row are cut
+// into kNumSegments runs of whole 64-column chunks (segment_chunks()); a run's products are summed
+// in the order of the matrix instructions from 0, the runs' sums are added in ascending order from
+// 0. mma.sync.m16n8k16 and wgmma's k16 forms give the same bits, so a token's result does not
+// depend on the number of tokens. Activations between the two products are rounded to bf16.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "ops/linear/cuda_matrix.h"
+#include "ops/moe/cuda_experts.h"
+
+namespace winnow::cuda::fast_moe {
+
+inline constexpr int kNumSegments = 4;
+inline constexpr int kMaxExperts = 256;  // a thread of the choosing kernel each
+inline constexpr int kMaxTopK = 8;
+inline constexpr int kMaxDecodeTokens = 64;  // above, tokens are many enough for prefill's tiles
+inline constexpr int kBlockTokens = 32;      // tokens of one expert that share a pass over it
+
+/// Chunks of each segment but the last ones, which may be shorter or empty.
+constexpr int segment_chunks(int num_chunks) {
+  return (num_chunks + kNumSegments - 1) / kNumSegments;
+}
+
+/// One layer and its inputs. Sizes are multiples of 64; all parts fit bf16 except the router's.
+struct Layer {
+  const float* h = nullptr;  // [num_tokens][hidden]
+  int num_tokens = 0;
+  const std::byte* router = nullptr;  // F32 chunks, num_experts rows
+  const float* router_bias = nullptr;
+  const DeviceMlp* experts = nullptr;  // routed by id, then the shared one
+  int num_experts = 0;
+  int hidden = 0;
+  int width = 0;
+  int shared_width = 0;  // 0: none
+  int top_k = 0;
+  float routed_scale = 1.0F;
+  float alpha = 0.0F;
+  float limit = 0.0F;
+  float* y = nullptr;                      // [num_tokens][hidden], added to
+  std::int32_t* chosen_experts = nullptr;  // may be null
+  float* chosen_weights = nullptr;         // may be null
+
+  constexpr bool has_shared() const { return shared_width > 0; }
+  constexpr int num_pairs() const { return num_tokens * top_k; }
+  /// Rows of the activations: (token, choice) pairs by expert, then every token for the shared one.
+  constexpr int num_slots() const { return num_pairs() + (has_shared() ? num_tokens : 0); }
+  constexpr int max_width() const { return width > shared_width ? width : shared_width; }
+};
+
+/// Up to kBlockTokens tokens of one expert.
+struct ActiveExpert {
+  const std::byte* gate = nullptr;
+  const std::byte* up = nullptr;
+  const std::byte* down = nullptr;
+  float gate_scale = 1.0F;  // of finished sums
+  float up_scale = 1.0F;
+  float down_scale = 1.0F;
+  std::int32_t first_slot = 0;
+  std::int32_t num_tokens = 0;
+  std::int32_t width = 0;
+  QuantScheme gate_up_scheme = QuantScheme::kNvfp4;
+  QuantScheme down_scheme = QuantScheme::kNvfp4;
+};
+
+/// A place in the list of work: tile pair `row` of active expert `entry`.
+struct WorkPlace {
+  std::int32_t entry = 0;
+  std::int32_t row = 0;
+};
+
+/// Scratch of one call.
+struct Workspace {
+  float* partial_logits = nullptr;   // [hidden / 32][num_tokens][num_experts]
+  std::int32_t* chosen = nullptr;    // [num_tokens][top_k]
+  float* weights = nullptr;          // [num_tokens][top_k]
+  std::int32_t* slot_of = nullptr;   // [num_tokens][top_k]
+  std::int32_t* token_of = nullptr;  // [num_slots]
+  ActiveExpert* active = nullptr;    // [max_active()]
+  std::int32_t* num_active = nullptr;
+  WorkPlace* begins = nullptr;        // [2][num_blocks + 1]
+  std::byte* inputs = nullptr;        // bf16 [num_tokens][hidden]; for decode as operand_index()
+  std::byte* activations = nullptr;   // bf16 [num_slots][max_width], likewise
+  float* outputs = nullptr;           // [num_slots][hidden]
+  std::uint32_t* counters = nullptr;  // zero before and after
+  // Prefill only.
+  std::int32_t* counts = nullptr;     // [num_experts] tokens of each
+  WorkPlace* tiles = nullptr;         // [2][max_tiles()] in the order of work
+  std::int32_t* num_tiles = nullptr;  // [2]
+
+  static constexpr int kRouteTicket = 0;
+  static constexpr int kExitTicket = 1;
+  static constexpr int kEntries = 64;  // one counter per active expert
+  static constexpr int kRows = 4096;   // one per 32 rows of y
+};
+
+/// Entries of Workspace::active: an expert whose tokens need several blocks has several.
+constexpr int max_active(const Layer& layer) {
+  return layer.num_experts + 1 + (layer.num_slots() + kBlockTokens - 1) / kBlockTokens;
+}
+
+/// Tokens of one expert that a prefill tile takes at most; rows of activations and of y.
+inline constexpr int kPrefillTokens = 128;
+inline constexpr int kPrefillWidth = 128;
+inline constexpr int kPrefillHidden = 256;
+
+constexpr bool is_decode(const Layer& layer) { return layer.num_tokens <= kMaxDecodeTokens; }
+
+/// Entries of a row of Workspace::tiles.
+constexpr int max_tiles(const Layer& layer) {
+  const int entries = layer.num_experts + 1 + layer.num_slots() / kPrefillTokens + 1;
+  const int rows = (layer.max_width() + kPrefillWidth - 1) / kPrefillWidth;
+  const int hidden_rows = (layer.hidden + kPrefillHidden - 1) / kPrefillHidden;
+  return entries * (rows > hidden_rows ? rows : hidden_rows);
+}
+
+/// B operands hold a chunk of 64 columns of one token as 128 bytes: [steps 0 and 1, 2 and 3][c]
+/// [step's parity][columns 2c, 2c+1, 2c+8, 2c+9], so that a lane's two 16-byte loads are its
+/// registers of four steps. Index of column k in a row of bf16.
+__host__ __device__ constexpr int operand_index(int k) {
+  const int step = k % 64 / 16;
+  const int col = k % 16;
+  return k / 64 * 64 + step / 2 * 32 + col % 8 / 2 * 8 + step % 2 * 4 + col / 8 * 2 + col % 2;
+}
+
+/// Blocks of the persistent kernel, all resident.
+inline constexpr int kDecodeBlocksPerMultiprocessor = 4;
+inline int num_decode_blocks(int num_multiprocessors) {
+  return kDecodeBlocksPerMultiprocessor * num_multiprocessors;
+}
+
+/// Logits, choice, and for up to kMaxDecodeTokens tokens the list of work for decode.
+void route(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream);
+
+/// Logits and choice for many tokens; inputs in the order of their columns.
+void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream);
+
+/// Sorts the tokens by expert and lists the tiles.
+void sort_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream);
+
+/// Both products, SwiGLU and the weighted sum by large tiles. NVFP4 and MXFP8.
+void prefill(const Layer& layer, const Workspace& work, int num_multiprocessors,
+             cudaStream_t stream);
+
+/// Both products, SwiGLU and the weighted sum, in one launch.
+void decode(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream);
+
+/// The whole layer.
+inline void run(const Layer& layer, const Workspace& work, int num_multiprocessors,
+                cudaStream_t stream) {
+  if (is_decode(layer)) {
+    const int num_blocks = num_decode_blocks(num_multiprocessors);
+    route(layer, work, num_blocks, stream);
+    decode(layer, work, num_blocks, stream);
+  } else {
+    route_prefill(layer, work, stream);
+    sort_prefill(layer, work, stream);
+    prefill(layer, work, num_multiprocessors, stream);
+  }
+}
+
+}  // namespace winnow::cuda::fast_moe
