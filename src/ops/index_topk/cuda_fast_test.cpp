@@ -17,11 +17,11 @@ using testing::AttentionCaseShape;
 using testing::TestSequence;
 
 constexpr int kLayer = 2;
-constexpr std::int32_t kRows = 260;
+constexpr std::int32_t kRows = 180;
 
 const std::vector<TestSequence> kSequences = {{0, 1},    {127, 1},  {128, 2},  {16 * 128 - 1, 3},
-                                              {5000, 8}, {0, 70},   {9, 0},    {9000, 1},
-                                              {2500, 1}, {300, 90}, {7777, 40}};
+                                              {3000, 8}, {0, 70},   {9, 0},    {9000, 1},
+                                              {2500, 1}, {300, 90}, {4444, 40}};
 
 class FastIndexCase {
  public:
@@ -149,7 +149,7 @@ TEST(CudaFastIndexTopk, ChoosesAsTheReferenceAndATokenDoesNotDependOnItsBatch) {
     for (std::int32_t first = 0; first < tokens; first += 37) {
       ASSERT_TRUE(expect_same(first, std::min(37, tokens - first))) << "tokens from " << first;
     }
-    for (std::int32_t t = 0; t < tokens; t += t < 17 ? 1 : 13) {
+    for (std::int32_t t = 0; t < tokens; t += t < 17 ? 1 : 31) {
       ASSERT_TRUE(expect_same(t, 1)) << "token " << t;
     }
   }
