@@ -4,7 +4,7 @@
 add_library(winnow_flags INTERFACE)
 # Reductions have a written order (numerics contract), so the compiler may not contract or reorder.
 target_compile_options(winnow_flags INTERFACE
-  -Wall -Wextra -Wconversion -Wshadow -Werror -ffp-contract=off)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror;-ffp-contract=off>")
 target_include_directories(winnow_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(WINNOW_SANITIZE)
   target_compile_options(winnow_flags INTERFACE -fsanitize=${WINNOW_SANITIZE}

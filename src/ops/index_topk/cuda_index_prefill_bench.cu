@@ -318,6 +318,10 @@ void time(Kind kind, int num_tokens, int end, int replays) {
   std::printf(
       "time %-6s M %5d end %6d: %8.1f us  %6.1f TFLOP/s  floor(bf16) %7.1f us  %.2f of it\n",
       name(kind), num_tokens, end, us, flops / us * 1e-6, floor, floor / us);
+  if (kind == Kind::kNvfp4 && num_tokens == 8192 && end == 131072) {
+    std::printf("index_prefill,8K ending at 128K,%.1f,%lld,%.4g,%.1f\n", us,
+                static_cast<long long>(bytes), flops, floor);
+  }
 }
 
 bool check_all(bool is_small) {
