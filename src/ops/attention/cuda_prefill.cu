@@ -6,14 +6,14 @@
 // name) / 16.
 //
 // One CTA is eight neighbouring tokens and one KV head. Its blocks are the union of the tokens'
-// lists, ascending; a producer warpgroup copies each block's K and V (bulk copies, some planes
-// ahead) and converts them once to 16-bit operands. Two consumer warpgroups take four tokens each,
+// lists, ascending; two producer warpgroups copy each block's K and V (bulk copies, some blocks
+// ahead) and convert them once to 16-bit operands. Two consumer warpgroups take four tokens each,
 // a warp's 16 rows being the query heads of one token; each skips blocks that none of its tokens
 // selected, and while one is in its softmax the other has the tensor cores. A warp whose token did
 // not select the block contributes P = 0, which leaves its outputs as they are.
 //
 // Numerics: cache_fragments.cuh. The outputs of a quarter stay in registers, those merged so far in
-// shared memory, where only the thread that owns them looks.
+// the result, where only the lane that owns them looks.
 #include "ops/attention/cuda_prefill.h"
 
 #include <climits>
@@ -31,31 +31,34 @@ constexpr int kTileTokens = 8;
 constexpr int kRowsPerToken = 16;  // query heads of one KV head at most
 constexpr int kMaxTopK = 16;
 constexpr int kListEntries = kTileTokens * kMaxTopK;
-constexpr int kStages = 3;  // converted planes, K and V in turns
+constexpr int kStages = 2;  // converted blocks
 constexpr int kConsumerThreads = 256;
 constexpr int kProducerThreads = 256;
 constexpr int kThreads = kConsumerThreads + kProducerThreads;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
-constexpr int kProducerWarps = kProducerThreads / 32;
-constexpr int kMergedBytes = kConsumerThreads * 64 * 4;
 constexpr int kQueryBytes = 64 * kFastDim * 2;  // of a warpgroup
 constexpr int kMaxSharedBytes = 227 * 1024;
-constexpr int kProducerBarrier = 1;
-constexpr int kListBarrier = 2;
-constexpr int kQueryBarrier = 3;  // and the next: one a warpgroup
+constexpr int kListBarrier = 1;
+constexpr int kProducerBarrier = 2;  // and the next: one a warpgroup
+constexpr int kQueryBarrier = 4;     // likewise
 // Their mean is the 128 a thread that the kernel starts with.
-constexpr int kProducerRegisters = 48;
-constexpr int kConsumerRegisters = 208;
+constexpr int kProducerRegisters = 56;
+constexpr int kConsumerRegisters = 200;
 
-/// Raw planes in shared memory: what fits beside the rest.
+/// Raw planes of K, and of V, in shared memory: what fits beside the rest.
 constexpr int raw_stages(CacheFormat format) {
   return is_nvfp4(format) ? 3 : format == CacheFormat::kFp8 ? 2 : 1;
 }
 
-struct Control {
+/// K (0) or V (1) on its way: raw in shared memory, then converted.
+struct Pipe {
   std::uint64_t raw_full[3];
   std::uint64_t full[kStages];
   std::uint64_t empty[kStages];
+};
+
+struct Control {
+  Pipe pipes[2];
   TokenTile tile;
   std::int32_t num_blocks;
   alignas(16) std::int32_t entries[kListEntries];  // the tokens' lists
@@ -70,18 +73,17 @@ constexpr int table_bytes(CacheFormat format) {
 }
 template <CacheFormat F>
 constexpr int shared_bytes() {
-  constexpr int kBytes = kStages * kOperandBytes + 2 * kQueryBytes + kMergedBytes +
-                         raw_stages(F) * page_bytes(F) + table_bytes(F) +
+  constexpr int kBytes = 2 * kStages * kOperandBytes + 2 * kQueryBytes +
+                         2 * raw_stages(F) * page_bytes(F) + table_bytes(F) +
                          static_cast<int>(sizeof(Control));
   static_assert(kBytes <= kMaxSharedBytes);
   return kBytes;
 }
 
 struct Shared {
-  std::byte* operands;
-  std::byte* queries;  // [warpgroup], K-major operands as pages are
-  float* merged;       // [warpgroup][64 outputs][128 threads]
-  std::byte* raw;
+  std::byte* operands;  // [K, V][kStages]
+  std::byte* queries;   // [warpgroup], K-major operands as pages are
+  std::byte* raw;       // [K, V][raw_stages]
   uint2* table;
   Control* control;
 };
@@ -89,13 +91,11 @@ struct Shared {
 template <CacheFormat F>
 __device__ Shared carve(std::byte* base) {
   Shared shared{.operands = base};
-  base += kStages * kOperandBytes;
+  base += 2 * kStages * kOperandBytes;
   shared.queries = base;
   base += 2 * kQueryBytes;
-  shared.merged = reinterpret_cast<float*>(base);
-  base += kMergedBytes;
   shared.raw = base;
-  base += raw_stages(F) * page_bytes(F);
+  base += 2 * raw_stages(F) * page_bytes(F);
   shared.table = reinterpret_cast<uint2*>(base);
   base += table_bytes(F);
   shared.control = reinterpret_cast<Control*>(base);
@@ -161,57 +161,56 @@ struct BlockWalk {
   }
 };
 
-template <CacheFormat F, bool kIsSparse>
+/// One warpgroup converts K (kPart 0) or V (1) of every block.
+template <CacheFormat F, bool kIsSparse, int kPart>
 __device__ void produce(const AttentionPrefillArgs& args, const Shared& shared, int kv_head) {
   constexpr int kRaw = raw_stages(F);
   Control& control = *shared.control;
+  Pipe& pipe = control.pipes[kPart];
   const BlockWalk<kIsSparse> walk{control};
   const CachePlanes& planes = args.planes;
-  const int thread = static_cast<int>(threadIdx.x) - kConsumerThreads;
-  const int num_planes = 2 * walk.count();
+  const int thread = static_cast<int>(threadIdx.x) & 127;
+  const int count = walk.count();
+  std::byte* const raw_planes = shared.raw + kPart * kRaw * page_bytes(F);
+  std::byte* const operands = shared.operands + kPart * kStages * kOperandBytes;
+  const HeadPlanes& part = kPart == 0 ? planes.k : planes.v;
+  const std::int64_t data = part.data(kv_head, 0);
+  const std::int64_t scales = part.scales(kv_head, 0);
   // The row of the next block to load, read one block ahead.
-  std::int32_t next_row = thread == 0 && num_planes > 0 ? walk.pool_row(0) : 0;
-  const std::byte* row = nullptr;
-  const auto load = [&](int plane, int slot) {
-    if ((plane & 1) == 0) {
-      row = planes.row(next_row);
-      if (plane + 2 < num_planes) next_row = walk.pool_row(plane / 2 + 1);
-    }
-    const HeadPlanes& part = (plane & 1) == 0 ? planes.k : planes.v;
-    load_page<F>(ptx::shared_address(shared.raw) + slot * page_bytes(F),
-                 row + part.data(kv_head, 0), row + part.scales(kv_head, 0),
-                 ptx::shared_address(&control.raw_full[slot]));
+  std::int32_t next_row = thread == 0 && count > 0 ? walk.pool_row(0) : 0;
+  const auto load = [&](int i, int slot) {
+    const std::byte* const row = planes.row(next_row);
+    if (i + 1 < count) next_row = walk.pool_row(i + 1);
+    load_page<F>(ptx::shared_address(raw_planes) + slot * page_bytes(F), row + data, row + scales,
+                 ptx::shared_address(&pipe.raw_full[slot]));
   };
   if (thread == 0) {
-    for (int i = 0; i < min(kRaw - 1, num_planes); ++i) load(i, i);
+    for (int i = 0; i < min(kRaw - 1, count); ++i) load(i, i);
   }
   const int last_position = control.tile.first_position + control.tile.num_tokens - 1;
+  const KeyConverter<F, 32> convert_keys(thread / 32 * 32);
+  const ValueConverter<F> convert_value(thread);
   RingPlace<kRaw> raw;
   RingPlace<kStages> place;
   int load_slot = kRaw - 1;
-  for (int i = 0; i < num_planes; ++i) {
-    named_barrier_sync(kProducerBarrier, kProducerThreads);  // plane i - 1 has been read
-    if (thread == 0 && i + kRaw - 1 < num_planes) load(i + kRaw - 1, load_slot);
+  for (int i = 0; i < count; ++i) {
+    named_barrier_sync(kProducerBarrier + kPart, 128);  // block i - 1 has been read
+    if (thread == 0 && i + kRaw - 1 < count) load(i + kRaw - 1, load_slot);
     if (++load_slot == kRaw) load_slot = 0;
-    ptx::mbarrier_wait_parity(ptx::shared_address(&control.raw_full[raw.slot]), raw.parity);
-    ptx::mbarrier_wait_parity(ptx::shared_address(&control.empty[place.slot]), place.parity ^ 1);
-    const std::byte* const bytes = shared.raw + raw.slot * page_bytes(F);
-    std::byte* const operand = shared.operands + place.slot * kOperandBytes;
-    if ((i & 1) == 0) {
-      constexpr int kTokens = kFastBlockTokens / kProducerWarps;
-      convert_keys<F, kTokens>(bytes, shared.table, thread / 32 * kTokens, operand);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&pipe.raw_full[raw.slot]), raw.parity);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&pipe.empty[place.slot]), place.parity ^ 1);
+    const std::byte* const bytes = raw_planes + raw.slot * page_bytes(F);
+    std::byte* const operand = operands + place.slot * kOperandBytes;
+    if constexpr (kPart == 0) {
+      convert_keys(bytes, shared.table, operand);
     } else {
       // Values past the tile's last token may never have been written; P is 0 there.
-      const int token = thread % kFastBlockTokens;
-      const bool is_written = walk.block(i / 2) * kFastBlockTokens + token <= last_position;
-      convert_value<F, kProducerThreads / kFastBlockTokens>(
-          bytes, shared.table, token, thread / kFastBlockTokens, is_written, operand);
+      const bool is_written = walk.block(i) * kFastBlockTokens + thread <= last_position;
+      convert_value(bytes, shared.table, is_written, operand);
     }
     ptx::fence_proxy_async();
     __syncwarp();
-    if ((thread & 31) == 0) {
-      ptx::mbarrier_arrive(ptx::shared_address(&control.full[place.slot]));
-    }
+    if ((thread & 31) == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.full[place.slot]));
     raw.advance();
     place.advance();
   }
@@ -323,46 +322,54 @@ __device__ __forceinline__ void softmax(float (&scores)[64], int seen, float fac
   }
 }
 
-/// One token's merged quarters: maxima and sums in registers, outputs in shared memory.
+/// One token's merged quarters: maxima and sums in registers, outputs in the result itself, where
+/// each belongs to one lane.
 struct Merged {
   MergedSoftmax rows[2];
   bool is_empty = true;
 
-  /// Adds a quarter and clears it. With `out` (the token's first head of the group) the result is
-  /// written there instead of being kept.
-  __device__ __forceinline__ void add(Quarter& quarter, float (&outputs)[64], float factor,
-                                      float* merged, float* out, int group) {
-    float a[2];
-    float b[2];
-    float normalizer[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      rows[r].add(quarter.maximum[r], quarter.sum(r), factor, a[r], b[r]);
-      normalizer[r] = rows[r].normalizer();
-    }
+  /// What was merged so far: read while the last block's outputs are on their way. `out`: the
+  /// token's first head of the group.
+  __device__ __forceinline__ void read(const float* out, int group, float (&before)[64]) const {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      float total[4];
+    for (int r = 0; r < 2; ++r) {
+      const int head = lane / 4 + 8 * r;
+      const bool is_there = !is_empty && head < group;
+      const float* const row = out + head * kFastDim + 2 * (lane & 3);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float before = is_empty ? 0.0F : merged[(4 * j + i) * 128];
-        total[i] = __fmaf_rn(outputs[4 * j + i], b[i / 2], __fmul_rn(before, a[i / 2]));
-        outputs[4 * j + i] = 0.0F;
+      for (int j = 0; j < 16; ++j) {
+        const float2 pair =
+            is_there ? *reinterpret_cast<const float2*>(row + 8 * j) : make_float2(0.0F, 0.0F);
+        before[4 * j + 2 * r] = pair.x;
+        before[4 * j + 2 * r + 1] = pair.y;
       }
-      if (out == nullptr) {
+    }
+  }
+
+  /// Adds a quarter and clears it; the last one also normalises.
+  __device__ __forceinline__ void add(Quarter& quarter, float (&outputs)[64], float factor,
+                                      const float (&before)[64], bool is_last, float* out,
+                                      int group) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) merged[(4 * j + i) * 128] = total[i];
-      } else {
+    for (int r = 0; r < 2; ++r) {
+      float a = 0;
+      float b = 0;
+      rows[r].add(quarter.maximum[r], quarter.sum(r), factor, a, b);
+      const float normalizer = is_last ? rows[r].normalizer() : 1.0F;
+      const int head = lane / 4 + 8 * r;
+      float* const row = out + head * kFastDim + 2 * (lane & 3);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int head = lane / 4 + 8 * r;
-          if (head < group) {
-            *reinterpret_cast<float2*>(out + head * kFastDim + 8 * j + 2 * (lane & 3)) =
-                make_float2(__fmul_rn(total[2 * r], normalizer[r]),
-                            __fmul_rn(total[2 * r + 1], normalizer[r]));
-          }
-        }
+      for (int j = 0; j < 16; ++j) {
+        float2 total;
+        float& x = outputs[4 * j + 2 * r];
+        float& y = outputs[4 * j + 2 * r + 1];
+        total.x = __fmul_rn(__fmaf_rn(x, b, __fmul_rn(before[4 * j + 2 * r], a)), normalizer);
+        total.y = __fmul_rn(__fmaf_rn(y, b, __fmul_rn(before[4 * j + 2 * r + 1], a)), normalizer);
+        x = 0.0F;
+        y = 0.0F;
+        if (head < group) *reinterpret_cast<float2*>(row + 8 * j) = total;
       }
     }
     is_empty = false;
@@ -386,7 +393,6 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
   const std::int64_t first_head =
       (std::int64_t{tile.first_token} + warp) * shape.num_heads + kv_head * group;
   const float factor = softmax_factor(args.scale);
-  float* const merged = shared.merged + (warp / 4) * 64 * 128 + (threadIdx.x & 127);
 
   std::byte* const queries = shared.queries + (warp / 4) * kQueryBytes;
   store_queries<F>(args.q + first_head * kFastDim, group, is_token, (warp & 3) * 16, queries);
@@ -405,6 +411,8 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
   int num_read = 0;
 
   const std::uint32_t operands = ptx::shared_address(shared.operands);
+  Pipe& keys = control.pipes[0];
+  Pipe& values = control.pipes[1];
   RingPlace<kStages> place;
   for (int i = 0; i < walk.count(); ++i) {
     const int block = walk.block(i);
@@ -417,7 +425,7 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
       is_read = (members >> first_of_group & 15) != 0;
       is_mine = (members >> warp & 1) != 0;
     }
-    ptx::mbarrier_wait_parity(ptx::shared_address(&control.full[place.slot]), place.parity);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&keys.full[place.slot]), place.parity);
     std::uint32_t p[8][4];
     if (is_read) {
       float scores[64];
@@ -432,7 +440,7 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
       wgmma_commit_group();
       wgmma_wait_group<0>();
       pin_registers(scores);
-      if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
+      if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&keys.empty[place.slot]));
       if (is_mine) {
         softmax<F>(scores, position + 1 - block * kFastBlockTokens, factor, quarter, outputs, p);
       } else {
@@ -443,13 +451,12 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
         }
       }
     } else if (lane == 0) {
-      ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
+      ptx::mbarrier_arrive(ptx::shared_address(&keys.empty[place.slot]));
     }
-    place.advance();
-    ptx::mbarrier_wait_parity(ptx::shared_address(&control.full[place.slot]), place.parity);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&values.full[place.slot]), place.parity);
     if (is_read) {
-      const std::uint64_t b =
-          swizzled_descriptor(operands + place.slot * kOperandBytes, 1024, kOperandHalfBytes);
+      const std::uint64_t b = swizzled_descriptor(operands + (kStages + place.slot) * kOperandBytes,
+                                                  1024, kOperandHalfBytes);
       pin_registers(outputs);
       wgmma_fence();
 #pragma unroll
@@ -457,19 +464,25 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
         wgmma_m64n128k16<kIsBf16, true>(outputs, p[k], b + (k * 16 * 128 >> 4), 1);
       }
       wgmma_commit_group();
-      wgmma_wait_group<0>();
-      pin_registers(outputs);
-    }
-    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&control.empty[place.slot]));
-    place.advance();
-    if (is_mine) {
-      ++num_read;
+      if (is_mine) ++num_read;
       const bool is_last = num_read == num_entries;
-      if (is_last || num_read % entries_of_quarter == 0) {
-        total.add(quarter, outputs, factor, merged,
-                  is_last ? args.out + first_head * kFastDim : nullptr, group);
+      if (is_mine && (is_last || num_read % entries_of_quarter == 0)) {
+        float before[64];
+        float* const out = args.out + first_head * kFastDim;
+        total.read(out, group, before);
+        wgmma_wait_group<0>();
+        pin_registers(outputs);
+        if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&values.empty[place.slot]));
+        total.add(quarter, outputs, factor, before, is_last, out, group);
+      } else {
+        wgmma_wait_group<0>();
+        pin_registers(outputs);
+        if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&values.empty[place.slot]));
       }
+    } else if (lane == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&values.empty[place.slot]));
     }
+    place.advance();
   }
   if (is_token && num_entries == 0) {
     for (int i = lane; i < group * kFastDim; i += 32) args.out[first_head * kFastDim + i] = 0.0F;
@@ -491,12 +504,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) control.tile = tile;
   }
   if (threadIdx.x == 32) {
-    for (int i = 0; i < raw_stages(F); ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&control.raw_full[i]), 1);
-    }
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&control.full[i]), kProducerWarps);
-      ptx::mbarrier_init(ptx::shared_address(&control.empty[i]), kConsumerWarps);
+    for (Pipe& pipe : control.pipes) {
+      for (int i = 0; i < raw_stages(F); ++i) {
+        ptx::mbarrier_init(ptx::shared_address(&pipe.raw_full[i]), 1);
+      }
+      for (int i = 0; i < kStages; ++i) {
+        ptx::mbarrier_init(ptx::shared_address(&pipe.full[i]), 4);
+        ptx::mbarrier_init(ptx::shared_address(&pipe.empty[i]), kConsumerWarps);
+      }
     }
     ptx::fence_mbarrier_init();
   }
@@ -516,7 +531,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x >= kConsumerThreads) {
     setmaxnreg_dec<kProducerRegisters>();
-    produce<F, kIsSparse>(args, shared, kv_head);
+    if (threadIdx.x < kConsumerThreads + 128) {
+      produce<F, kIsSparse, 0>(args, shared, kv_head);
+    } else {
+      produce<F, kIsSparse, 1>(args, shared, kv_head);
+    }
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     consume<F, kIsSparse>(args, shared, kv_head);

@@ -37,117 +37,149 @@ __device__ __forceinline__ void load_page(std::uint32_t raw, const std::byte* da
   }
 }
 
-/// bf16: copies share `share` of kShares of token `token`.
-template <int kShares>
-__device__ __forceinline__ void copy_token(const std::byte* raw, int token, int share,
-                                           std::byte* operand) {
-  // n → α n in GF(8): both n ↦ αn and n ↦ αn ^ n are one to one, so that the eight lanes of a
-  // phase use different banks to read and to write.
-  const int n = token & 7;
-  const int rotated = ((n >> 1) & 1) << 2 | ((n ^ (n >> 2)) & 1) << 1 | (n >> 2);
-#pragma unroll 4
-  for (int i = 0; i < 16 / kShares; ++i) {
-    const int j = share * (16 / kShares) + i;
-    const int chunk = (j & 8) | ((j & 7) ^ rotated);
-    *reinterpret_cast<uint4*>(operand + (chunk >> 3) * kOperandHalfBytes + token * 128 +
-                              (((chunk & 7) ^ n) << 4)) =
-        *reinterpret_cast<const uint4*>(raw + token * 256 + chunk * 16);
-  }
-}
-
-/// Converts `kTokens` keys from `first` on (both multiples of 8) by one warp: the lanes of a quad
-/// share a key, a quarter each, as in mma fragments.
+/// Copies or converts keys by one warp: `kTokens` of them (a multiple of 8) from `first` on (too).
+/// The lanes of a quad share a key, a quarter each, as in mma fragments. Constructed once a thread:
+/// where its words go does not depend on the page.
 template <CacheFormat F, int kTokens>
-__device__ __forceinline__ void convert_keys(const std::byte* raw, const uint2* table, int first,
-                                             std::byte* operand) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  if constexpr (F == CacheFormat::kBf16) {
-#pragma unroll 1
-    for (int t = lane; t < kTokens * 2; t += 32) {
-      copy_token<2>(raw, first + t % kTokens, t / kTokens, operand);
-    }
-  } else {
+class KeyConverter {
+ public:
+  __device__ __forceinline__ explicit KeyConverter(int first) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const int n = lane / 4;  // of token & 7
     const int c = lane & 3;
-#pragma unroll 1
-    for (int i = 0; i < kTokens / 8; ++i) {
-      const int token = first + i * 8 + lane / 4;
-      KeyFragment key;
-      if constexpr (is_nvfp4(F)) {
-        const uint4 codes = *reinterpret_cast<const uint4*>(raw + token * 64 + c * 16);
-        const std::uint32_t scales =
-            *reinterpret_cast<const std::uint16_t*>(raw + page_data_bytes(F) + token * 8 + c * 2);
-        expand_key<F>(codes, scales, table, key);
-      } else {
-        const std::byte* const bytes = raw + token * 128 + c * 32;
-        expand_fp8_key(*reinterpret_cast<const uint4*>(bytes),
-                       *reinterpret_cast<const uint4*>(bytes + 16), key);
-      }
-      std::byte* const row = operand + token * 128 + c * 4;
+    from_ = (first + n) * vector_bytes(F) + c * (vector_bytes(F) / 4);
+    scales_ = page_data_bytes(F) + (first + n) * 8 + c * 2;
+    if constexpr (F == CacheFormat::kBf16) {
 #pragma unroll
-      for (int chunk = 0; chunk < 16; ++chunk) {
-        *reinterpret_cast<std::uint32_t*>(row + (chunk >> 3) * kOperandHalfBytes +
-                                          (((chunk & 7) ^ (token & 7)) << 4)) =
-            key.operands[chunk / 2][chunk % 2];
-      }
+      for (int i = 0; i < 4; ++i) to_[i] = (first + n) * 128 + (((2 * c + i % 2) ^ n) << 4);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) to_[i] = (first + n) * 128 + ((i ^ n) << 4) + c * 4;
     }
   }
-}
 
-/// Converts share `share` of kShares (1, 2 or 4) of the value of token `token`, one a thread;
-/// tokens that are not `is_written` become zeros. Orders rotate with the token so that the eight
-/// lanes of a shared-memory phase use different banks on both sides.
-template <CacheFormat F, int kShares>
-__device__ __forceinline__ void convert_value(const std::byte* raw, const uint2* table, int token,
-                                              int share, bool is_written, std::byte* operand) {
-  std::byte* const row = operand + token * 128;
-  const int swizzle = token & 7;
-  // 16 bytes of the operand: dims 8 chunk … 8 chunk + 7.
-  const auto store = [&](int chunk, uint4 values) {
-    *reinterpret_cast<uint4*>(row + (chunk >> 3) * kOperandHalfBytes +
-                              (((chunk & 7) ^ swizzle) << 4)) = values;
-  };
-  if (!is_written) {
+  __device__ __forceinline__ void operator()(const std::byte* raw, const uint2* table,
+                                             std::byte* operand) const {
+    if constexpr (F == CacheFormat::kBf16) {
+      // Lane c copies chunks 2c, 2c + 1 of either half of a row of 16.
 #pragma unroll
-    for (int j = 0; j < 16 / kShares; ++j) {
-      store(share * (16 / kShares) + j, make_uint4(0, 0, 0, 0));
-    }
-    return;
-  }
-  if constexpr (is_nvfp4(F)) {
-    const std::byte* const codes = raw + token * 64;
-    const std::byte* const scales = raw + page_data_bytes(F) + token * 8;
+      for (int i = 0; i < kTokens / 8; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4 / kShares; ++j) {
-      const int part = (j + share * (4 / kShares) + (token >> 1)) & 3;  // 32 dims
-      const uint4 words = *reinterpret_cast<const uint4*>(codes + part * 16);
-      const std::uint32_t two = *reinterpret_cast<const std::uint16_t*>(scales + part * 2);
-      GroupScale<F> first, second;
-      load_group_scales<F>(two, table, first, second);
-      const std::uint32_t codes_of[4] = {words.x, words.y, words.z, words.w};
+        for (int half = 0; half < 2; ++half) {
+          const auto* const from = reinterpret_cast<const uint4*>(
+              raw + from_ - (static_cast<int>(threadIdx.x) & 3) * 32 + i * 2048 + half * 128);
+          const uint4 x = from[0];
+          const uint4 y = from[1];
+          *reinterpret_cast<uint4*>(operand + to_[0] + i * 1024 + half * kOperandHalfBytes) = x;
+          *reinterpret_cast<uint4*>(operand + to_[1] + i * 1024 + half * kOperandHalfBytes) = y;
+        }
+      }
+    } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        std::uint32_t values[4];
-        expand_nvfp4<F>(codes_of[i], i < 2 ? first : second, values);
-        store(part * 4 + i, make_uint4(values[0], values[1], values[2], values[3]));
+      for (int i = 0; i < kTokens / 8; ++i) {
+        KeyFragment key;
+        const std::byte* const from = raw + from_ + i * 8 * vector_bytes(F);
+        if constexpr (is_nvfp4(F)) {
+          const std::uint32_t scales =
+              *reinterpret_cast<const std::uint16_t*>(raw + scales_ + i * 64);
+          expand_key<F>(*reinterpret_cast<const uint4*>(from), scales, table, key);
+        } else if constexpr (F == CacheFormat::kFp8) {
+          expand_fp8_key(*reinterpret_cast<const uint4*>(from),
+                         *reinterpret_cast<const uint4*>(from + 16), key);
+        }
+#pragma unroll
+        for (int chunk = 0; chunk < 16; ++chunk) {
+          *reinterpret_cast<std::uint32_t*>(operand + to_[chunk % 8] + i * 1024 +
+                                            chunk / 8 * kOperandHalfBytes) =
+              key.operands[chunk / 2][chunk % 2];
+        }
       }
     }
-  } else if constexpr (F == CacheFormat::kFp8) {
-    const std::byte* const bytes = raw + token * 128;
-#pragma unroll
-    for (int j = 0; j < 8 / kShares; ++j) {
-      const int part = (j + share * (8 / kShares) + token) & 7;  // 16 dims
-      const uint4 words = *reinterpret_cast<const uint4*>(bytes + part * 16);
-      std::uint32_t low[2], high[2];
-      expand_fp8(words.x, low);
-      expand_fp8(words.y, high);
-      store(part * 2, make_uint4(low[0], low[1], high[0], high[1]));
-      expand_fp8(words.z, low);
-      expand_fp8(words.w, high);
-      store(part * 2 + 1, make_uint4(low[0], low[1], high[0], high[1]));
-    }
-  } else {
-    copy_token<kShares>(raw, token, share, operand);
   }
-}
+
+ private:
+  int from_;
+  int scales_;
+  int to_[F == CacheFormat::kBf16 ? 4 : 8];
+};
+
+/// Copies or converts one token's values, one token a thread (of 128). Orders rotate with the token
+/// so that the eight lanes of a shared-memory phase use different banks on both sides.
+template <CacheFormat F>
+class ValueConverter {
+ public:
+  __device__ __forceinline__ explicit ValueConverter(int token) : token_(token) {
+    const int n = token & 7;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to_[i] = token * 128 + ((i ^ (n & 3)) << 4);
+  }
+
+  /// A token that is not `is_written` becomes zeros.
+  __device__ __forceinline__ void operator()(const std::byte* raw, const uint2* table,
+                                             bool is_written, std::byte* operand) const {
+    if (!is_written) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        *reinterpret_cast<uint4*>(operand + token_ * 128 + (i % 8) * 16 +
+                                  i / 8 * kOperandHalfBytes) = make_uint4(0, 0, 0, 0);
+      }
+      return;
+    }
+    const std::byte* const from = raw + token_ * vector_bytes(F);
+    if constexpr (is_nvfp4(F)) {
+      const std::byte* const scales = raw + page_data_bytes(F) + token_ * 8;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int part = (j + (token_ >> 1)) & 3;  // 32 dims
+        const uint4 words = *reinterpret_cast<const uint4*>(from + part * 16);
+        GroupScale<F> first, second;
+        load_group_scales<F>(*reinterpret_cast<const std::uint16_t*>(scales + part * 2), table,
+                             first, second);
+        std::byte* const to =
+            operand + (part >> 1) * kOperandHalfBytes + (((part << 2) ^ token_) & 4) * 16;
+        const std::uint32_t codes[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          std::uint32_t values[4];
+          expand_nvfp4<F>(codes[i], i < 2 ? first : second, values);
+          *reinterpret_cast<uint4*>(to + to_[i]) =
+              make_uint4(values[0], values[1], values[2], values[3]);
+        }
+      }
+    } else if constexpr (F == CacheFormat::kFp8) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int part = (j + token_) & 7;  // 16 dims
+        const uint4 words = *reinterpret_cast<const uint4*>(from + part * 16);
+        std::uint32_t a[2], b[2], c[2], d[2];
+        expand_fp8(words.x, a);
+        expand_fp8(words.y, b);
+        expand_fp8(words.z, c);
+        expand_fp8(words.w, d);
+        std::byte* const to = operand + (part >> 2) * kOperandHalfBytes + token_ * 128;
+        const int chunk = (part & 3) * 2;
+        *reinterpret_cast<uint4*>(to + ((chunk ^ (token_ & 7)) << 4)) =
+            make_uint4(a[0], a[1], b[0], b[1]);
+        *reinterpret_cast<uint4*>(to + (((chunk + 1) ^ (token_ & 7)) << 4)) =
+            make_uint4(c[0], c[1], d[0], d[1]);
+      }
+    } else {
+      // n → α n in GF(8): both n ↦ αn and n ↦ αn ^ n are one to one.
+      const int n = token_ & 7;
+      const int rotated = ((n >> 1) & 1) << 2 | ((n ^ (n >> 2)) & 1) << 1 | (n >> 2);
+#pragma unroll 4
+      for (int j = 0; j < 16; ++j) {
+        const int chunk = (j & 8) | ((j & 7) ^ rotated);
+        *reinterpret_cast<uint4*>(operand + (chunk >> 3) * kOperandHalfBytes + token_ * 128 +
+                                  (((chunk & 7) ^ n) << 4)) =
+            *reinterpret_cast<const uint4*>(from + chunk * 16);
+      }
+    }
+  }
+
+ private:
+  int token_;
+  int to_[4];
+};
 
 }  // namespace winnow::cuda

@@ -7,11 +7,11 @@
 //
 // One CTA is a tile of 256 rows and a range of blocks. A producer warpgroup copies raw blocks into
 // shared memory (bulk copies, some blocks ahead) and converts each once to the operand's 16-bit
-// form. Two consumer warpgroups hold their 128 rows of queries in registers as two tiles of 64 and
-// take turns between them: while the tensor cores score one, the other's accumulators are reduced
-// to one maximum a row; while a warpgroup reduces its second tile, the other one's blocks run. A
-// row's best 16 blocks lie in shared memory as 64-bit keys (score, lower block first), their least
-// score in a register: most blocks cost one comparison. Keys are unique, so the selection does not
+// form. Two consumer warpgroups hold their 128 rows of queries in registers as two tiles of 64:
+// while the tensor cores score one, the accumulators of the other are reduced to a maximum a row. A
+// ranker warpgroup, two rows a thread, keeps each row's best 16 blocks in shared memory as 64-bit
+// keys (score, lower block first) and their least score in a register: most blocks cost one
+// comparison, and the others delay no tensor core. Keys are unique, so the selection does not
 // depend on how the blocks are cut in ranges. A second launch merges the ranges and adds the forced
 // blocks.
 //
@@ -34,10 +34,20 @@ constexpr int kListKeys = 16;  // top_k at most
 constexpr int kStages = 3;     // converted blocks
 constexpr int kConsumerThreads = 256;
 constexpr int kProducerThreads = 128;
-constexpr int kThreads = kConsumerThreads + kProducerThreads;
+constexpr int kRankerThreads = 128;
+constexpr int kThreads = kConsumerThreads + kProducerThreads + kRankerThreads;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
 constexpr int kProducerWarps = kProducerThreads / 32;
-constexpr int kFirstTurnBarrier = 3;  // and the next; 1 and 2 are the producers' and the end's
+constexpr int kRankerWarps = kRankerThreads / 32;
+constexpr int kScoreStages = 4;
+constexpr int kProducerBarrier = 1;
+constexpr int kRankerBarrier = 2;
+// Of the 128 a thread that the kernel starts with; two warpgroups are consumers.
+constexpr int kConsumerRegisters = 224;
+constexpr int kProducerRegisters = 40;
+constexpr int kRankerRegisters = 24;
+constexpr int kRowsPerRanker = kTileRows / kRankerThreads;
+constexpr int kScoreBytes = kTileRows * 16;  // four lanes hold a row's maximum in parts
 constexpr int kMaxRanges = 32;
 constexpr int kUnitsPerMultiprocessor = 4;  // at most, when blocks are cut in ranges
 constexpr std::int64_t kTileListBytes = std::int64_t{kTileRows} * kListKeys * 8;
@@ -51,12 +61,14 @@ struct Barriers {
   std::uint64_t raw_full[4];
   std::uint64_t full[kStages];
   std::uint64_t empty[kStages];
+  std::uint64_t scored[kScoreStages];
+  std::uint64_t ranked[kScoreStages];
 };
 
 template <CacheFormat F>
 constexpr int shared_bytes() {
   return 1024 + kStages * kOperandBytes + raw_stages(F) * page_bytes(F) +
-         static_cast<int>(kTileListBytes) + kMagnitudeTableBytes + 256;
+         static_cast<int>(kTileListBytes) + kScoreStages * kScoreBytes + kMagnitudeTableBytes;
 }
 
 struct KernelArgs {
@@ -79,44 +91,44 @@ __device__ __forceinline__ float ordered_value(std::uint32_t bits) {
   return __uint_as_float((bits & 0x80000000U) != 0 ? bits & 0x7FFFFFFFU : ~bits);
 }
 
-/// Score first, then the lower block; the slot of the list in the low bits. An empty slot is its
-/// number alone.
-__device__ __forceinline__ std::uint64_t make_key(float score, int block, int slot) {
+/// Score first, then the lower block. In a list its slot stands in the low bits; an empty slot is
+/// its number alone.
+__device__ __forceinline__ std::uint64_t make_key(float score, int block) {
   return std::uint64_t{ordered_bits(score + 0.0F)} << 32 |
-         ((~static_cast<std::uint32_t>(block) & 0x0FFFFFFFU) << 4 | static_cast<unsigned>(slot));
+         (~static_cast<std::uint32_t>(block) & 0x0FFFFFFFU) << 4;
 }
 __device__ __forceinline__ bool is_empty(std::uint64_t key) { return (key >> 32) == 0; }
 __device__ __forceinline__ int block_of(std::uint64_t key) {
   return static_cast<int>(~(static_cast<std::uint32_t>(key) >> 4) & 0x0FFFFFFFU);
 }
 
-/// A row's list, kept by the four lanes that hold the row.
+/// One row's best blocks, kept by one thread: the slots lie kTileRows keys apart.
 struct RowList {
-  float threshold;  // the least score in a full list
-  int slot;         // where that stands: what the next block replaces
-  int ranked_end;   // blocks from here on are not ranked for this row
+  std::uint64_t* keys = nullptr;
+  float threshold = -INFINITY;  // the least score in a full list
+  int slot = 0;                 // where that stands: what the next block replaces
+  int ranked_end = 0;           // blocks from here on are not ranked for this row
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kListKeys; ++i) keys[i * kTileRows] = static_cast<unsigned>(i);
+  }
+
+  /// Blocks come in ascending order, so that an equal score does not enter.
+  __device__ __forceinline__ void offer(float score, int block) {
+    if (!(score > threshold && block < ranked_end)) return;
+    keys[slot * kTileRows] = make_key(score, block) | static_cast<unsigned>(slot);
+    std::uint64_t least = keys[0];
+#pragma unroll
+    for (int i = 1; i < kListKeys; ++i) {
+      const std::uint64_t key = keys[i * kTileRows];
+      least = key < least ? key : least;
+    }
+    slot = static_cast<int>(least & 15);
+    threshold =
+        is_empty(least) ? -INFINITY : ordered_value(static_cast<std::uint32_t>(least >> 32));
+  }
 };
-
-__device__ __forceinline__ std::uint64_t smaller(std::uint64_t a, std::uint64_t b) {
-  return a < b ? a : b;
-}
-
-/// Enters `block` in the lists of those rows of the warp where it is among the best so far.
-__device__ __forceinline__ void offer(float score, int block, RowList& row, std::uint64_t* list) {
-  const bool enters = score > row.threshold && block < row.ranked_end;
-  if (!__any_sync(~0U, enters)) return;
-  const int quad_lane = threadIdx.x & 3;
-  if (enters && quad_lane == (row.slot >> 2)) list[row.slot] = make_key(score, block, row.slot);
-  __syncwarp();
-  const ulonglong2 a = *reinterpret_cast<const ulonglong2*>(list + quad_lane * 4);
-  const ulonglong2 b = *reinterpret_cast<const ulonglong2*>(list + quad_lane * 4 + 2);
-  std::uint64_t least = smaller(smaller(a.x, a.y), smaller(b.x, b.y));
-  least = smaller(least, __shfl_xor_sync(~0U, least, 1));
-  least = smaller(least, __shfl_xor_sync(~0U, least, 2));
-  row.slot = static_cast<int>(least & 15);
-  row.threshold =
-      is_empty(least) ? -INFINITY : ordered_value(static_cast<std::uint32_t>(least >> 32));
-}
 
 /// Largest of a lane's columns in its two rows; NaN never wins.
 __device__ __forceinline__ float2 lane_maxima(const float (&d)[64]) {
@@ -142,11 +154,6 @@ __device__ __forceinline__ float2 lane_maxima(const float (&d)[64], int seen, in
     }
   }
   return best;
-}
-
-__device__ __forceinline__ float quad_maximum(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
 }
 
 /// 64 rows of queries as the A operand: all 128 dims in registers.
@@ -186,7 +193,8 @@ __device__ __forceinline__ void start_scores(float (&d)[64], const std::uint32_t
 struct Shared {
   std::byte* operands;
   std::byte* raw;
-  std::uint64_t* lists;
+  std::uint64_t* lists;  // [kListKeys][256 rows]
+  float4* scores;        // [kScoreStages][256 rows]
   uint2* table;
   Barriers* barriers;
 };
@@ -197,8 +205,11 @@ __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared
   constexpr int kRaw = raw_stages(F);
   const int thread = threadIdx.x - kConsumerThreads;
   const CachePlanes& planes = k.args.planes;
+  // The row of the next block to load, read one block ahead.
+  std::int32_t next_row = thread == 0 && begin < end ? tile.block_table[begin] : 0;
   const auto load = [&](int block, int slot) {
-    const std::byte* const row = planes.row(tile.block_table[block]);
+    const std::byte* const row = planes.row(next_row);
+    if (block + 1 < end) next_row = tile.block_table[block + 1];
     load_page<F>(ptx::shared_address(shared.raw) + slot * page_bytes(F),
                  row + planes.index_k.data(0, 0), row + planes.index_k.scales(0, 0),
                  ptx::shared_address(&shared.barriers->raw_full[slot]));
@@ -206,21 +217,22 @@ __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared
   if (thread == 0) {
     for (int b = begin; b < min(begin + kRaw - 1, end); ++b) load(b, b - begin);
   }
+  constexpr int kWarpTokens = kFastBlockTokens / kProducerWarps;
+  const KeyConverter<F, kWarpTokens> convert(thread / 32 * kWarpTokens);
   RingPlace<kRaw> raw;
   RingPlace<kStages> place;
   int load_slot = kRaw - 1;
   for (int b = begin; b < end; ++b) {
-    named_barrier_sync(1, kProducerThreads);  // the slot of block b - 1 has been read
+    named_barrier_sync(kProducerBarrier,
+                       kProducerThreads);  // the slot of block b - 1 has been read
     if (thread == 0 && b + kRaw - 1 < end) load(b + kRaw - 1, load_slot);
     if (++load_slot == kRaw) load_slot = 0;
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->raw_full[raw.slot]),
                               raw.parity);
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->empty[place.slot]),
                               place.parity ^ 1);
-    convert_keys<F, kFastBlockTokens / kProducerWarps>(
-        shared.raw + raw.slot * page_bytes(F), shared.table,
-        thread / 32 * (kFastBlockTokens / kProducerWarps),
-        shared.operands + place.slot * kOperandBytes);
+    convert(shared.raw + raw.slot * page_bytes(F), shared.table,
+            shared.operands + place.slot * kOperandBytes);
     ptx::fence_proxy_async();
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
@@ -242,25 +254,10 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
   const int first_row = (warp / 4) * 128 + (warp % 4) * 16 + lane / 4;
 
   std::uint32_t queries[2][8][4];
-  RowList rows[2][2];
   const std::int64_t batch_row = std::int64_t{tile.first_token} * heads;
-  for (int i = lane; i < 2 * 16 * kListKeys; i += 32) {
-    const int row =
-        (warp / 4) * 128 + (warp % 4) * 16 + (i / (16 * kListKeys)) * 64 + i / kListKeys % 16;
-    shared.lists[row * kListKeys + i % kListKeys] = static_cast<unsigned>(i % kListKeys);
-  }
-  __syncwarp();
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
     load_queries<F>(k.args.index_q, batch_row, first_row + 64 * t, num_rows, queries[t]);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 64 * t + 8 * h;
-      rows[t][h] = {
-          .threshold = -INFINITY,
-          .slot = 0,
-          .ranked_end = row < num_rows ? ranked_end(shape, tile.first_position + row / heads) : 0};
-    }
   }
   // Without forced local blocks a query ranks its own block too, of which it sees a part.
   const int first_masked =
@@ -272,36 +269,74 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
     const int seen_below = tile.first_position + (row + 8) / heads + 1 - block * kFastBlockTokens;
     return lane_maxima(d, seen, seen_below);
   };
-  const auto rank = [&](float2 best, int t, int block) {
-    std::uint64_t* const list = shared.lists + (first_row + 64 * t) * kListKeys;
-    offer(quad_maximum(best.x), block, rows[t][0], list);
-    offer(quad_maximum(best.y), block, rows[t][1], list + 8 * kListKeys);
-  };
-
-  // The two warpgroups start their scores in turns, half a block apart; side by side they would
-  // leave the tensor cores idle together.
-  const int my_turn = kFirstTurnBarrier + warp / 4;
-  const int other_turn = kFirstTurnBarrier + 1 - warp / 4;
-  if (warp >= 4 && begin < end) named_barrier_arrive(other_turn, kConsumerThreads);
   const std::uint32_t operands = ptx::shared_address(shared.operands);
+  float* const scores = reinterpret_cast<float*>(shared.scores + first_row) + (lane & 3);
   RingPlace<kStages> place;
+  RingPlace<kScoreStages> score_place;
   for (int block = begin; block < end; ++block) {
     float first[64];
     float second[64];
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->full[place.slot]),
                               place.parity);
     const std::uint32_t operand = operands + place.slot * kOperandBytes;
-    named_barrier_sync(my_turn, kConsumerThreads);
     start_scores<F>(first, queries[0], operand);
     start_scores<F>(second, queries[1], operand);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->ranked[score_place.slot]),
+                              score_place.parity ^ 1);
+    float* const out = scores + score_place.slot * (kScoreBytes / 4);
     wgmma_wait_group<1>();
-    if (warp < 4 || block + 1 < end) named_barrier_arrive(other_turn, kConsumerThreads);
     pin_registers(first);
-    rank(maxima(first, 0, block), 0, block);
+    float2 best = maxima(first, 0, block);
+    out[0] = best.x;
+    out[8 * 4] = best.y;
     wgmma_wait_group<0>();
     pin_registers(second);
-    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->empty[place.slot]));
-    rank(maxima(second, 1, block), 1, block);
+    if (lane == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->empty[place.slot]));
+    }
+    best = maxima(second, 1, block);
+    out[64 * 4] = best.x;
+    out[72 * 4] = best.y;
+    __syncwarp();
+    if (lane == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->scored[score_place.slot]));
+    }
+    place.advance();
+    score_place.advance();
+  }
+}
+
+/// Ranks every block for kRowsPerRanker rows a thread.
+__device__ void rank(const KernelArgs& k, const TokenTile& tile, const Shared& shared, int begin,
+                     int end) {
+  const int thread = static_cast<int>(threadIdx.x) % kRankerThreads;
+  const int heads = k.args.shape.num_index_heads;
+  RowList rows[kRowsPerRanker];
+#pragma unroll
+  for (int i = 0; i < kRowsPerRanker; ++i) {
+    const int row = thread + i * kRankerThreads;
+    rows[i].keys = shared.lists + row;
+    rows[i].clear();
+    if (row < tile.num_tokens * heads) {
+      rows[i].ranked_end = ranked_end(k.args.shape, tile.first_position + row / heads);
+    }
+  }
+  RingPlace<kScoreStages> place;
+  for (int block = begin; block < end; ++block) {
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->scored[place.slot]),
+                              place.parity);
+    float scores[kRowsPerRanker];
+#pragma unroll
+    for (int i = 0; i < kRowsPerRanker; ++i) {
+      const float4 parts = shared.scores[place.slot * kTileRows + thread + i * kRankerThreads];
+      scores[i] = fmaxf(fmaxf(parts.x, parts.y), fmaxf(parts.z, parts.w));
+    }
+    __syncwarp();
+    if ((thread & 31) == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->ranked[place.slot]));
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsPerRanker; ++i) rows[i].offer(scores[i], block);
     place.advance();
   }
 }
@@ -314,7 +349,8 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
   std::byte* const base = unaligned + ((1024 - (ptx::shared_address(unaligned) & 1023)) & 1023);
   Shared shared{.operands = base, .raw = base + kStages * kOperandBytes, .barriers = &barriers};
   shared.lists = reinterpret_cast<std::uint64_t*>(shared.raw + raw_stages(F) * page_bytes(F));
-  shared.table = reinterpret_cast<uint2*>(shared.lists + kTileRows * kListKeys);
+  shared.scores = reinterpret_cast<float4*>(shared.lists + kTileRows * kListKeys);
+  shared.table = reinterpret_cast<uint2*>(shared.scores + kScoreStages * kTileRows);
 
   if (threadIdx.x < 32) {
     const TokenTile tile = find_token_tile(k.args.batch, k.queries_per_tile,
@@ -327,6 +363,10 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kProducerWarps);
       ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kConsumerWarps);
+    }
+    for (int i = 0; i < kScoreStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&barriers.scored[i]), kConsumerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.ranked[i]), kRankerWarps);
     }
     ptx::fence_mbarrier_init();
   }
@@ -343,20 +383,22 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
   const int begin = first_block + static_cast<int>(std::int64_t{count} * range / k.num_ranges);
   const int end = first_block + static_cast<int>(std::int64_t{count} * (range + 1) / k.num_ranges);
 
-  if (threadIdx.x >= kConsumerThreads) {
-    setmaxnreg_dec<56>();
+  if (threadIdx.x < kConsumerThreads) {
+    setmaxnreg_inc<kConsumerRegisters>();
+    consume<F>(k, tile, shared, begin, end);
+  } else if (threadIdx.x < kConsumerThreads + kProducerThreads) {
+    setmaxnreg_dec<kProducerRegisters>();
     produce<F>(k, tile, shared, begin, end);
   } else {
-    setmaxnreg_inc<224>();
-    consume<F>(k, tile, shared, begin, end);
-    named_barrier_sync(2, kConsumerThreads);
+    setmaxnreg_dec<kRankerRegisters>();
+    rank(k, tile, shared, begin, end);
+    named_barrier_sync(kRankerBarrier, kRankerThreads);
     const int index = tile.num_tiles - 1 - static_cast<int>(blockIdx.x) / k.num_ranges;
-    uint4* const out = reinterpret_cast<uint4*>(
-        k.lists + (std::int64_t{index} * k.num_ranges + range) * kTileRows * kListKeys);
-    const uint4* const lists = reinterpret_cast<const uint4*>(shared.lists);
-    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kListKeys / 2;
-         i += kConsumerThreads) {
-      out[i] = lists[i];
+    std::uint64_t* const out =
+        k.lists + (std::int64_t{index} * k.num_ranges + range) * kTileRows * kListKeys;
+    for (int i = static_cast<int>(threadIdx.x) % kRankerThreads; i < kTileRows * kListKeys;
+         i += kRankerThreads) {
+      out[i] = shared.lists[i % kListKeys * kTileRows + i / kListKeys];
     }
   }
 }
