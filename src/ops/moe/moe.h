@@ -27,7 +27,7 @@ struct MoeParams {
   const PackedMatrix* router = nullptr;  // [num_experts][hidden], F32
   const float* router_bias = nullptr;    // [num_experts]
   std::span<const MlpWeights> experts;
-  MlpWeights shared;  // gate_up null: none
+  MlpWeights shared;                   // gate_up null: none
   const ExpertTable* table = nullptr;  // of `experts` and `shared`, where the backend makes one
   std::int32_t top_k = 0;
   float routed_scale = 1.0F;
