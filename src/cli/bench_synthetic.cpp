@@ -207,8 +207,9 @@ class SyntheticBench {
       for (std::int64_t b = 0; b < blocks; ++b) {
         table.push_back({static_cast<std::int32_t>((b * batch + s) % decoder_->num_blocks())});
       }
-      step.tokens.push_back(static_cast<TokenId>(
-          (draw * 7919U + s * 104729U) % static_cast<std::uint64_t>(decoder_->vocab_size())));
+      step.tokens.push_back(
+          static_cast<TokenId>((draw * 7919U + static_cast<std::uint64_t>(s) * 104729U) %
+                               static_cast<std::uint64_t>(decoder_->vocab_size())));
       step.sequences.push_back({.first_token = static_cast<std::int32_t>(s),
                                 .num_tokens = 1,
                                 .first_position = static_cast<std::int32_t>(context - 1),

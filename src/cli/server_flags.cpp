@@ -213,7 +213,7 @@ std::string fingerprint(const ServerFlags& flags, const std::string& identity) {
   if (flags.fingerprint_mode == "custom") return flags.system_fingerprint;
   std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a: only has to differ between set-ups
   for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  const std::string digest = fmt::format("{:08x}", static_cast<std::uint32_t>(hash >> 32));
+  std::string digest = fmt::format("{:08x}", static_cast<std::uint32_t>(hash >> 32));
   if (flags.fingerprint_mode == "hash") return digest;
   return fmt::format("winnow-{}-{}", kVersion, digest);
 }

@@ -16,8 +16,9 @@ struct Shape {
   std::int64_t width;
 };
 
-constexpr Shape kShapes[] = {{0, 128}, {1, 128}, {3, 128}, {65, 128}, {2, 1},   {2, 15},
-                             {2, 16},  {2, 17},  {2, 31},  {3, 33},   {5, 250}, {4, 6144}, {270, 96}, {301, 500}, {2, 9000}};
+constexpr Shape kShapes[] = {{0, 128}, {1, 128},  {3, 128},  {65, 128},  {2, 1},
+                             {2, 15},  {2, 16},   {2, 17},   {2, 31},    {3, 33},
+                             {5, 250}, {4, 6144}, {270, 96}, {301, 500}, {2, 9000}};
 
 std::vector<float> run(const Backend& backend, const OpContext& context, const Shape& shape,
                        std::uint64_t stream, bool in_place) {
