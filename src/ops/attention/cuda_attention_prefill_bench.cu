@@ -463,8 +463,8 @@ void time_chain(int num_tokens, int end) {
   auto* const q = device_array<float>(std::int64_t{num_tokens} * 4 * 128);
   fill_queries<<<1024, 256>>>(kind, q, std::int64_t{num_tokens} * 4 * 128, 11);
   auto* const blocks = device_array<std::int32_t>(std::int64_t{num_tokens} * 4 * 16);
-  auto* const scratch =
-      device_array<std::byte>(cuda::index_prefill_scratch_bytes(num_tokens, 1, 4, 132));
+  const std::int64_t scratch_bytes = cuda::index_prefill_scratch_bytes(num_tokens, 1, end, 4, 132);
+  auto* const scratch = device_array<std::byte>(scratch_bytes);
   const double us = median_us(layers, 30, [&](int i, cudaStream_t s) {
     cuda::IndexPrefillArgs a;
     a.index_q = q;
@@ -483,7 +483,7 @@ void time_chain(int num_tokens, int end) {
     a.num_positions = end;
     a.num_multiprocessors = 132;
     a.blocks = blocks;
-    cuda::launch_index_prefill(a, scratch, s);
+    cuda::launch_index_prefill(a, scratch, scratch_bytes, s);
     cuda::launch_attention_prefill(setup.args(i), s);
   });
   double pairs = 0;

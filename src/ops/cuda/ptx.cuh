@@ -143,6 +143,24 @@ __device__ __forceinline__ void griddepcontrol_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+/// 16-byte multiples from shared to global memory, in the thread's current bulk group.
+__device__ __forceinline__ void cp_async_bulk_store(void* global, std::uint32_t shared,
+                                                    std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async_bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Until all groups have read their shared memory.
+__device__ __forceinline__ void cp_async_bulk_wait_group_read_0() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void cp_async_bulk_wait_group_0() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /// Orders ordinary accesses to shared memory before later ones of the copy engine or wgmma.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

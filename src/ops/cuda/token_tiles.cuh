@@ -11,6 +11,7 @@ struct TokenTile {
   std::int32_t num_tokens;  // 0: no such tile
   std::int32_t first_position;
   std::int32_t num_tiles;  // of the batch
+  std::int32_t sequence;
   const std::int32_t* block_table;
 };
 
@@ -55,6 +56,7 @@ __device__ inline TokenTile find_token_tile(const DeviceBatch& batch, int tile_t
       tile.first_token = slice.first_token + offset;
       tile.num_tokens = min(tile_tokens, slice.num_tokens - offset);
       tile.first_position = slice.first_position + offset;
+      tile.sequence = first + holder;
       tile.block_table = slice.block_table;
       return tile;
     }

@@ -35,10 +35,8 @@ void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& param
                                 .num_positions = params.batch.num_positions,
                                 .num_multiprocessors = cuda.num_multiprocessors(),
                                 .blocks = params.blocks};
-    const std::int64_t num_bytes =
-        index_prefill_scratch_bytes(args.batch.num_tokens, args.batch.num_sequences,
-                                    params.shape.num_index_heads, args.num_multiprocessors);
-    launch_index_prefill(args, scratch.take(num_bytes), cuda.stream());
+    const std::int64_t num_bytes = index_prefill_scratch_bytes(args, scratch.num_bytes());
+    launch_index_prefill(args, scratch.take(num_bytes), num_bytes, cuda.stream());
   }
   scratch.reset();
 }

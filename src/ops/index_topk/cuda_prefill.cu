@@ -5,21 +5,23 @@
 // at 128K with 4 heads are 1.07 TFLOP, 1.35 ms at 790 TFLOP/s. Bytes do not count: a block is read
 // once for 256 rows.
 //
-// One CTA is a tile of 256 rows and a range of blocks. A producer warpgroup copies raw blocks into
-// shared memory (bulk copies, some blocks ahead) and converts each once to the operand's 16-bit
-// form. Two consumer warpgroups hold their 128 rows of queries in registers as two tiles of 64:
-// while the tensor cores score one, the accumulators of the other are reduced to a maximum a row. A
-// ranker warpgroup, two rows a thread, keeps each row's best 16 blocks in shared memory as 64-bit
-// keys (score, lower block first) and their least score in a register: most blocks cost one
-// comparison, and the others delay no tensor core. Keys are unique, so the selection does not
-// depend on how the blocks are cut in ranges. A second launch merges the ranges and adds the forced
-// blocks.
+// A first launch converts each block once to the operand's 16-bit form, where scratch has room for
+// that and several tiles share it; otherwise a producer warpgroup converts blocks on their way.
+//
+// One CTA is a tile of 256 rows and a range of blocks. Two consumer warpgroups hold their 128 rows
+// of queries in registers as two tiles of 64: while the tensor cores score one, the accumulators of
+// the other are reduced to a maximum a row. A ranker warpgroup, two rows a thread, keeps each row's
+// best 16 blocks in shared memory as 64-bit keys (score, lower block first) and their least score
+// in a register: most blocks cost one comparison, and the others delay no tensor core. Keys are
+// unique, so the selection does not depend on how the blocks are cut in ranges. A last launch
+// merges the ranges and adds the forced blocks.
 //
 // Numerics: operands fp16 (exact for E4M3 queries and keys), bf16 for bf16 caches; one fp32 chain
 // over eight steps of 16 dims (cache_fragments.cuh).
 #include "ops/index_topk/cuda_prefill.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/cuda/page_operand.cuh"
 #include "ops/cuda/token_tiles.cuh"
@@ -31,7 +33,7 @@ namespace {
 
 constexpr int kTileRows = 256;
 constexpr int kListKeys = 16;  // top_k at most
-constexpr int kStages = 3;     // converted blocks
+constexpr int kMaxStages = 5;
 constexpr int kConsumerThreads = 256;
 constexpr int kProducerThreads = 128;
 constexpr int kRankerThreads = 128;
@@ -48,34 +50,40 @@ constexpr int kProducerRegisters = 40;
 constexpr int kRankerRegisters = 24;
 constexpr int kRowsPerRanker = kTileRows / kRankerThreads;
 constexpr int kScoreBytes = kTileRows * 16;  // four lanes hold a row's maximum in parts
+constexpr std::int64_t kPreparedTileBlocks = 4400;
+constexpr int kPreparedTiles = 6;  // of a sequence: from there on its blocks are prepared
 constexpr int kMaxRanges = 32;
 constexpr int kUnitsPerMultiprocessor = 4;  // at most, when blocks are cut in ranges
 constexpr std::int64_t kTileListBytes = std::int64_t{kTileRows} * kListKeys * 8;
 
-/// Raw blocks in shared memory: enough of them to hide the latency of memory.
-constexpr int raw_stages(CacheFormat format) {
-  return is_nvfp4(format) ? 4 : format == CacheFormat::kFp8 ? 4 : 2;
-}
+/// How blocks come into shared memory: raw, to be converted there, or prepared by an earlier
+/// launch.
+template <CacheFormat F, bool kIsPrepared>
+struct Pipeline {
+  static constexpr int kStages = kIsPrepared ? kMaxStages : 3;  // operands
+  /// Raw blocks: enough of them to hide the latency of memory.
+  static constexpr int kRawStages = kIsPrepared ? 0 : F == CacheFormat::kBf16 ? 2 : 4;
+  static constexpr int kSharedBytes = 1024 + kStages * kOperandBytes + kRawStages * page_bytes(F) +
+                                      kTileRows * kListKeys * 8 + kScoreStages * kScoreBytes +
+                                      (kIsPrepared ? 0 : kMagnitudeTableBytes);
+  static_assert(kSharedBytes <= 226 * 1024);
+};
 
 struct Barriers {
   std::uint64_t raw_full[4];
-  std::uint64_t full[kStages];
-  std::uint64_t empty[kStages];
+  std::uint64_t full[kMaxStages];
+  std::uint64_t empty[kMaxStages];
   std::uint64_t scored[kScoreStages];
   std::uint64_t ranked[kScoreStages];
 };
-
-template <CacheFormat F>
-constexpr int shared_bytes() {
-  return 1024 + kStages * kOperandBytes + raw_stages(F) * page_bytes(F) +
-         static_cast<int>(kTileListBytes) + kScoreStages * kScoreBytes + kMagnitudeTableBytes;
-}
 
 struct KernelArgs {
   IndexPrefillArgs args;
   std::int32_t queries_per_tile;
   std::int32_t num_ranges;
   std::uint64_t* lists;  // [tile][range][256 rows][16]
+  std::byte* operands;   // prepared blocks, [sequence][blocks_per_sequence], or null
+  std::int32_t blocks_per_sequence;
 };
 
 /// Blocks that the query at `position` ranks by score: [init_blocks, this).
@@ -107,7 +115,8 @@ struct RowList {
   std::uint64_t* keys = nullptr;
   float threshold = -INFINITY;  // the least score in a full list
   int slot = 0;                 // where that stands: what the next block replaces
-  int ranked_end = 0;           // blocks from here on are not ranked for this row
+  int count = 0;
+  int ranked_end = 0;  // blocks from here on are not ranked for this row
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -117,7 +126,9 @@ struct RowList {
   /// Blocks come in ascending order, so that an equal score does not enter.
   __device__ __forceinline__ void offer(float score, int block) {
     if (!(score > threshold && block < ranked_end)) return;
+    if (count < kListKeys) slot = count++;
     keys[slot * kTileRows] = make_key(score, block) | static_cast<unsigned>(slot);
+    if (count < kListKeys) return;
     std::uint64_t least = keys[0];
 #pragma unroll
     for (int i = 1; i < kListKeys; ++i) {
@@ -125,8 +136,7 @@ struct RowList {
       least = key < least ? key : least;
     }
     slot = static_cast<int>(least & 15);
-    threshold =
-        is_empty(least) ? -INFINITY : ordered_value(static_cast<std::uint32_t>(least >> 32));
+    threshold = ordered_value(static_cast<std::uint32_t>(least >> 32));
   }
 };
 
@@ -199,10 +209,12 @@ struct Shared {
   Barriers* barriers;
 };
 
+/// Copies raw blocks and converts them.
 template <CacheFormat F>
 __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared& shared, int begin,
                         int end) {
-  constexpr int kRaw = raw_stages(F);
+  constexpr int kRaw = Pipeline<F, false>::kRawStages;
+  constexpr int kStages = Pipeline<F, false>::kStages;
   const int thread = threadIdx.x - kConsumerThreads;
   const CachePlanes& planes = k.args.planes;
   // The row of the next block to load, read one block ahead.
@@ -242,7 +254,26 @@ __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared
   }
 }
 
+/// Copies prepared blocks; one thread.
 template <CacheFormat F>
+__device__ void load_prepared(const KernelArgs& k, const TokenTile& tile, const Shared& shared,
+                              int begin, int end) {
+  const std::byte* const operands = k.operands + std::int64_t{tile.sequence} *
+                                                     k.blocks_per_sequence *
+                                                     std::int64_t{kOperandBytes};
+  RingPlace<Pipeline<F, true>::kStages> place;
+  for (int b = begin; b < end; ++b) {
+    const std::uint32_t full = ptx::shared_address(&shared.barriers->full[place.slot]);
+    ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->empty[place.slot]),
+                              place.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, kOperandBytes);
+    ptx::cp_async_bulk(ptx::shared_address(shared.operands) + place.slot * kOperandBytes,
+                       operands + std::int64_t{b} * kOperandBytes, kOperandBytes, full);
+    place.advance();
+  }
+}
+
+template <CacheFormat F, int kStages>
 __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared& shared, int begin,
                         int end) {
   const ops::AttentionShape& shape = k.args.shape;
@@ -341,14 +372,16 @@ __device__ void rank(const KernelArgs& k, const TokenTile& tile, const Shared& s
   }
 }
 
-template <CacheFormat F>
+template <CacheFormat F, bool kIsPrepared>
 __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelArgs k) {
+  using Pipe = Pipeline<F, kIsPrepared>;
   extern __shared__ std::byte unaligned[];
   __shared__ TokenTile shared_tile;
   __shared__ Barriers barriers;
   std::byte* const base = unaligned + ((1024 - (ptx::shared_address(unaligned) & 1023)) & 1023);
-  Shared shared{.operands = base, .raw = base + kStages * kOperandBytes, .barriers = &barriers};
-  shared.lists = reinterpret_cast<std::uint64_t*>(shared.raw + raw_stages(F) * page_bytes(F));
+  Shared shared{
+      .operands = base, .raw = base + Pipe::kStages * kOperandBytes, .barriers = &barriers};
+  shared.lists = reinterpret_cast<std::uint64_t*>(shared.raw + Pipe::kRawStages * page_bytes(F));
   shared.scores = reinterpret_cast<float4*>(shared.lists + kTileRows * kListKeys);
   shared.table = reinterpret_cast<uint2*>(shared.scores + kScoreStages * kTileRows);
 
@@ -358,10 +391,10 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
     if (threadIdx.x == 0) shared_tile = tile;
   }
   if (threadIdx.x == 32) {
-    for (int i = 0; i < raw_stages(F); ++i)
+    for (int i = 0; i < Pipe::kRawStages; ++i)
       ptx::mbarrier_init(ptx::shared_address(&barriers.raw_full[i]), 1);
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kProducerWarps);
+    for (int i = 0; i < Pipe::kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kIsPrepared ? 1 : kProducerWarps);
       ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kConsumerWarps);
     }
     for (int i = 0; i < kScoreStages; ++i) {
@@ -370,7 +403,7 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
     }
     ptx::fence_mbarrier_init();
   }
-  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+  if constexpr (F == CacheFormat::kNvfp4E4m3 && !kIsPrepared) {
     fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kThreads);
   }
   __syncthreads();
@@ -385,10 +418,14 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
 
   if (threadIdx.x < kConsumerThreads) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consume<F>(k, tile, shared, begin, end);
+    consume<F, Pipe::kStages>(k, tile, shared, begin, end);
   } else if (threadIdx.x < kConsumerThreads + kProducerThreads) {
     setmaxnreg_dec<kProducerRegisters>();
-    produce<F>(k, tile, shared, begin, end);
+    if constexpr (!kIsPrepared) {
+      produce<F>(k, tile, shared, begin, end);
+    } else if (threadIdx.x == kConsumerThreads) {
+      load_prepared<F>(k, tile, shared, begin, end);
+    }
   } else {
     setmaxnreg_dec<kRankerRegisters>();
     rank(k, tile, shared, begin, end);
@@ -401,6 +438,62 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
       out[i] = shared.lists[i % kListKeys * kTileRows + i / kListKeys];
     }
   }
+}
+
+constexpr int kPrepareThreads = 128;
+
+template <CacheFormat F>
+constexpr int prepare_shared_bytes() {
+  return 1024 + kOperandBytes + page_bytes(F) + kMagnitudeTableBytes;
+}
+
+/// Converts every block that some query ranks, once for all tiles of its sequence.
+template <CacheFormat F>
+__global__ void __launch_bounds__(kPrepareThreads) index_prefill_prepare(const KernelArgs k) {
+  extern __shared__ std::byte unaligned[];
+  __shared__ std::uint64_t full;
+  std::byte* const operand = unaligned + ((1024 - (ptx::shared_address(unaligned) & 1023)) & 1023);
+  std::byte* const raw = operand + kOperandBytes;
+  uint2* const table = reinterpret_cast<uint2*>(raw + page_bytes(F));
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    ptx::mbarrier_init(ptx::shared_address(&full), 1);
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (F == CacheFormat::kNvfp4E4m3)
+    fill_scaled_magnitudes(table, thread, kPrepareThreads);
+  __syncthreads();
+  const CachePlanes& planes = k.args.planes;
+  const DeviceBatch& batch = k.args.batch;
+  const KeyConverter<F, 32> convert(thread / 32 * 32);
+  std::uint32_t parity = 0;
+  const std::int64_t num_pages = std::int64_t{batch.num_sequences} * k.blocks_per_sequence;
+  for (std::int64_t i = blockIdx.x; i < num_pages; i += gridDim.x) {
+    const ops::SequenceSlice& slice = batch.sequences[i / k.blocks_per_sequence];
+    const int block = static_cast<int>(i % k.blocks_per_sequence);
+    if (slice.num_tokens == 0 ||
+        block >= ranked_end(k.args.shape, slice.first_position + slice.num_tokens - 1)) {
+      continue;
+    }
+    if (thread == 0) {
+      const std::byte* const row = planes.row(slice.block_table[block]);
+      load_page<F>(ptx::shared_address(raw), row + planes.index_k.data(0, 0),
+                   row + planes.index_k.scales(0, 0), ptx::shared_address(&full));
+      ptx::cp_async_bulk_wait_group_read_0();  // the operand of the last round has left
+    }
+    __syncthreads();
+    ptx::mbarrier_wait_parity(ptx::shared_address(&full), parity);
+    parity ^= 1;
+    convert(raw, table, operand);
+    ptx::fence_proxy_async();
+    __syncthreads();
+    if (thread == 0) {
+      ptx::cp_async_bulk_store(k.operands + i * kOperandBytes, ptx::shared_address(operand),
+                               kOperandBytes);
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+  if (thread == 0) ptx::cp_async_bulk_wait_group_0();
 }
 
 constexpr int kMergeThreads = 256;
@@ -503,23 +596,28 @@ struct Plan {
   int num_ranges = 1;
 };
 
-/// Ranges fill the multiprocessors when there are few tiles; each costs about kUnitBlocks blocks
-/// of extra time.
+/// Ranges fill the multiprocessors when there are few tiles, and even out tiles that see few blocks
+/// and many; each costs about kUnitBlocks blocks of extra time.
 Plan make_plan(const IndexPrefillArgs& args) {
-  constexpr double kUnitBlocks = 6;
+  constexpr double kUnitBlocks = 8;
   Plan plan{.queries_per_tile = kTileRows / args.shape.num_index_heads};
   const std::int64_t tokens = args.batch.num_tokens;
   const std::int64_t sequences = std::max<std::int64_t>(args.batch.num_sequences, 1);
   plan.num_tiles = max_token_tiles(tokens, sequences, plan.queries_per_tile);
-  const double blocks = static_cast<double>(args.num_positions) / kFastBlockTokens;
+  // As if every sequence ended at the last position: the first of its tiles sees `fewest` blocks.
+  const double most = static_cast<double>(args.num_positions) / kFastBlockTokens;
+  const double fewest = std::max(
+      0.0, most - static_cast<double>(tokens) / static_cast<double>(sequences) / kFastBlockTokens);
   double best = 0;
   for (int ranges = 1; ranges <= kMaxRanges; ++ranges) {
     const std::int64_t units = plan.num_tiles * ranges;
     if (ranges > 1 && units > std::int64_t{kUnitsPerMultiprocessor} * args.num_multiprocessors) {
       break;
     }
-    const std::int64_t waves = (units + args.num_multiprocessors - 1) / args.num_multiprocessors;
-    const double cost = static_cast<double>(waves) * (blocks / ranges + kUnitBlocks);
+    const double load = static_cast<double>(units) / args.num_multiprocessors;
+    const double waves = load + (std::ceil(load) - load) * fewest / std::max(most, 1.0);
+    const double cost =
+        std::max(waves * ((most + fewest) / 2 / ranges + kUnitBlocks), most / ranges + kUnitBlocks);
     if (ranges == 1 || cost < best) {
       best = cost;
       plan.num_ranges = ranges;
@@ -528,13 +626,50 @@ Plan make_plan(const IndexPrefillArgs& args) {
   return plan;
 }
 
+std::int64_t list_bytes(const Plan& plan) {
+  return plan.num_tiles * plan.num_ranges * kTileListBytes;
+}
+
+std::int64_t blocks_per_sequence(const IndexPrefillArgs& args) {
+  return (std::int64_t{args.num_positions} + kFastBlockTokens - 1) / kFastBlockTokens;
+}
+
+std::int64_t prepared_bytes(const IndexPrefillArgs& args) {
+  return args.batch.num_sequences * blocks_per_sequence(args) * kOperandBytes;
+}
+
+/// Preparing pays when some tiles share its work, and costs a launch.
+bool wants_prepared(const IndexPrefillArgs& args, const Plan& plan) {
+  return plan.num_tiles >= std::int64_t{kPreparedTiles} * args.batch.num_sequences &&
+         plan.num_tiles * blocks_per_sequence(args) >= kPreparedTileBlocks;
+}
+
+template <CacheFormat F, bool kIsPrepared>
+void launch_scores(const KernelArgs& k, const Plan& plan, cudaStream_t stream) {
+  constexpr int kBytes = Pipeline<F, kIsPrepared>::kSharedBytes;
+  // Once is enough, but the call is cheap and holds for whichever device is current.
+  cudaFuncSetAttribute(sm90_index_prefill<F, kIsPrepared>,
+                       cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const auto units = static_cast<unsigned>(plan.num_tiles * plan.num_ranges);
+  sm90_index_prefill<F, kIsPrepared><<<units, kThreads, kBytes, stream>>>(k);
+}
+
 template <CacheFormat F>
 void launch(const KernelArgs& k, const Plan& plan, cudaStream_t stream) {
-  // Once is enough, but the call is cheap and holds for whichever device is current.
-  cudaFuncSetAttribute(sm90_index_prefill<F>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       shared_bytes<F>());
-  const auto units = static_cast<unsigned>(plan.num_tiles * plan.num_ranges);
-  sm90_index_prefill<F><<<units, kThreads, shared_bytes<F>(), stream>>>(k);
+  if (k.operands == nullptr) {
+    launch_scores<F, false>(k, plan, stream);
+  } else {
+    constexpr int kBytes = prepare_shared_bytes<F>();
+    cudaFuncSetAttribute(index_prefill_prepare<F>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         kBytes);
+    const std::int64_t pages = prepared_bytes(k.args) / kOperandBytes;
+    const auto blocks = static_cast<unsigned>(
+        std::min<std::int64_t>(pages, std::int64_t{3} * k.args.num_multiprocessors));
+    index_prefill_prepare<F><<<blocks, kPrepareThreads, kBytes, stream>>>(k);
+    // Operands of nvfp4 and fp8 are alike.
+    constexpr CacheFormat kLike = F == CacheFormat::kBf16 ? F : CacheFormat::kFp8;
+    launch_scores<kLike, true>(k, plan, stream);
+  }
   const auto merges = static_cast<unsigned>(plan.num_tiles * (kTileRows / (kMergeThreads / 32)));
   index_prefill_merge<<<merges, kMergeThreads, 0, stream>>>(k);
 }
@@ -548,21 +683,36 @@ bool covers_index_prefill(const ops::AttentionShape& shape, const CachePlanes& p
 }
 
 std::int64_t index_prefill_scratch_bytes(std::int64_t max_tokens, std::int64_t max_sequences,
-                                         int num_index_heads, int num_multiprocessors) {
+                                         std::int64_t max_positions, int num_index_heads,
+                                         int num_multiprocessors) {
   const std::int64_t tiles =
       max_token_tiles(max_tokens, max_sequences, kTileRows / num_index_heads);
-  return std::max<std::int64_t>(tiles,
-                                std::int64_t{kUnitsPerMultiprocessor} * num_multiprocessors) *
-         kTileListBytes;
+  const std::int64_t units =
+      std::max<std::int64_t>(tiles, std::int64_t{kUnitsPerMultiprocessor} * num_multiprocessors);
+  return units * kTileListBytes +
+         (max_positions + kFastBlockTokens - 1) / kFastBlockTokens * kOperandBytes;
 }
 
-void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch, cudaStream_t stream) {
+std::int64_t index_prefill_scratch_bytes(const IndexPrefillArgs& args, std::int64_t available) {
+  const Plan plan = make_plan(args);
+  const std::int64_t lists = list_bytes(plan);
+  const std::int64_t all = lists + prepared_bytes(args);
+  return wants_prepared(args, plan) && all <= available ? all : lists;
+}
+
+void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch,
+                          std::int64_t scratch_bytes, cudaStream_t stream) {
   if (args.batch.num_tokens == 0) return;
   const Plan plan = make_plan(args);
+  const std::int64_t lists = list_bytes(plan);
+  const bool is_prepared =
+      wants_prepared(args, plan) && lists + prepared_bytes(args) <= scratch_bytes;
   const KernelArgs k{.args = args,
                      .queries_per_tile = plan.queries_per_tile,
                      .num_ranges = plan.num_ranges,
-                     .lists = reinterpret_cast<std::uint64_t*>(scratch)};
+                     .lists = reinterpret_cast<std::uint64_t*>(scratch),
+                     .operands = is_prepared ? scratch + lists : nullptr,
+                     .blocks_per_sequence = static_cast<std::int32_t>(blocks_per_sequence(args))};
   switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
     case CacheFormat::kBf16:
       return launch<CacheFormat::kBf16>(k, plan, stream);

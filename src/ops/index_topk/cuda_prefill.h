@@ -23,11 +23,17 @@ struct IndexPrefillArgs {
 /// Up to 8 index heads of 128 dims, blocks of 128, top_k ≤ 16, and a bf16, fp8 or nvfp4 plane.
 bool covers_index_prefill(const ops::AttentionShape& shape, const CachePlanes& planes);
 
-/// Scratch that launch_index_prefill takes at most for batches up to these sizes.
+/// What launch_index_prefill wants at most for batches of one long sequence up to these sizes.
 std::int64_t index_prefill_scratch_bytes(std::int64_t max_tokens, std::int64_t max_sequences,
-                                         int num_index_heads, int num_multiprocessors);
+                                         std::int64_t max_positions, int num_index_heads,
+                                         int num_multiprocessors);
 
-/// `scratch` of index_prefill_scratch_bytes(num_tokens, num_sequences, …), aligned to 16.
-void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch, CUstream_st* stream);
+/// What it takes for this batch when there are `available` bytes: with room for every sequence's
+/// blocks in 16 bits it converts each once. The result is at least what it needs.
+std::int64_t index_prefill_scratch_bytes(const IndexPrefillArgs& args, std::int64_t available);
+
+/// `scratch` of index_prefill_scratch_bytes(args, …), aligned to 128.
+void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch,
+                          std::int64_t scratch_bytes, CUstream_st* stream);
 
 }  // namespace winnow::cuda
