@@ -69,6 +69,7 @@ CheckLine check_prompt(SingleSequence& sequence, const Golden& golden, std::int6
     const auto is_same_row = [](const auto& a, const auto& b) { return a.first == b.first; };
     wanted.erase(std::unique(wanted.begin(), wanted.end(), is_same_row), wanted.end());
     std::vector<std::int32_t> rows;
+    rows.reserve(wanted.size());
     for (const auto& entry : wanted) rows.push_back(entry.first);
     const std::vector<float> logits = sequence.step(
         std::span(golden.prompt)
