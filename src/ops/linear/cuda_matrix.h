@@ -104,7 +104,8 @@ inline constexpr std::array<std::uint32_t, 32> kNvfp4Places = [] {
 constexpr std::uint32_t nvfp4_place(std::uint32_t code, int i) {
   std::uint32_t word = 0;
   for (int b = 0; b < 4; ++b) {
-    if ((code >> b & 1U) != 0) word ^= kNvfp4Places[static_cast<std::size_t>(4 * i + b)];
+    if ((code >> b & 1U) != 0)
+      word ^= kNvfp4Places[static_cast<std::size_t>(i) * 4 + static_cast<std::size_t>(b)];
   }
   return word;
 }
