@@ -218,8 +218,9 @@ class GenerationReply final : public PendingReply {
                                         .logprobs = std::move(update.prompt_logprobs)});
     }
     const std::int32_t choice_of_prompt = update.choice;
-    ChoiceOutput& choice =
-        choices_[static_cast<std::size_t>(prompt * plan_.fields.sampling.n + choice_of_prompt)];
+    ChoiceOutput& choice = choices_[static_cast<std::size_t>(prompt) *
+                                        static_cast<std::size_t>(plan_.fields.sampling.n) +
+                                    static_cast<std::size_t>(choice_of_prompt)];
     if (choice.add(std::move(update))) {
       context_.model->engine->stop_choice(ids_[static_cast<std::size_t>(prompt)], choice_of_prompt);
     }
