@@ -15,7 +15,7 @@ namespace {
 using testing::AttentionCaseShape;
 using testing::TestSequence;
 
-constexpr int kLayer = 1;
+constexpr int kLayer = 0;
 constexpr std::int32_t kRows = 100;
 
 /// Decode at several lengths, drafted tokens across a block's edge, and prefill with and without

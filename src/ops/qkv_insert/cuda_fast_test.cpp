@@ -15,7 +15,7 @@ namespace {
 
 using testing::AttentionCaseShape;
 
-constexpr int kLayer = 1;
+constexpr int kLayer = 0;
 constexpr std::int32_t kRows = 12;
 constexpr std::int64_t kHidden = 512;
 

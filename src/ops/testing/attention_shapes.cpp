@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace winnow::ops::testing {
 
 CacheRowShape AttentionCaseShape::row() const {
-  return {.num_layers = 3,
-          .index_layers = {1, 2},
+  std::vector<int> index_layers;
+  for (int layer = num_layers > 1 ? 1 : 0; layer < num_layers; ++layer) {
+    index_layers.push_back(layer);
+  }
+  return {.num_layers = num_layers,
+          .index_layers = std::move(index_layers),
           .num_kv_heads = heads.num_kv_heads,
           .head_dim = heads.head_dim,
           .index_head_dim = heads.index_head_dim,
@@ -80,10 +85,11 @@ std::vector<AttentionCaseShape> fast_attention_shapes() {
                                 .top_k_blocks = 16};
   using enum CacheDType;
   using enum DequantMode;
-  return {{kM31, 128, kNvfp4, kNvfp4, kE4M3},
-          {kM31, 128, kNvfp4, kNvfp4, kExact},
-          {kM31, 128, kFp8, kFp8, kE4M3},
-          {kM31, 128, kBF16, kBF16, kE4M3}};
+  // One layer: the pool goes to the device for every call.
+  return {{kM31, 128, kNvfp4, kNvfp4, kE4M3, 1},
+          {kM31, 128, kNvfp4, kNvfp4, kExact, 1},
+          {kM31, 128, kFp8, kFp8, kE4M3, 1},
+          {kM31, 128, kBF16, kBF16, kE4M3, 1}};
 }
 
 TestRope::TestRope(std::int32_t num_positions, std::int32_t rotary_dim) {

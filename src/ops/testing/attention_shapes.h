@@ -14,8 +14,9 @@ struct AttentionCaseShape {
   CacheDType kv_dtype = CacheDType::kF32;
   CacheDType index_dtype = CacheDType::kF32;
   DequantMode mode = DequantMode::kExact;
+  int num_layers = 3;
 
-  /// Three layers, of which 1 and 2 have an index cache.
+  /// All layers but the first have an index cache; a single one has it too.
   CacheRowShape row() const;
   std::string describe() const;
 };
