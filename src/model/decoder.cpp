@@ -203,7 +203,9 @@ ops::StepKey Decoder::prepare(const Batch& batch) {
   placed_.place(batch, step_, last_step_, static_cast<std::int32_t>(bound));
   return {.num_tokens = placed_.all().num_tokens,
           .num_sequences = static_cast<std::int32_t>(placed_.all().sequences.size()),
+          .max_slice_tokens = placed_.all().max_slice_tokens,
           .num_last_tokens = placed_.last().num_tokens,
+          .max_last_slice_tokens = placed_.last().max_slice_tokens,
           .num_logit_rows = static_cast<std::int32_t>(last_step_.logit_rows().size()),
           .num_positions = static_cast<std::int32_t>(bound),
           .generation = pool_generation_ + (placed_.generation() << 32)};

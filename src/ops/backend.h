@@ -41,7 +41,9 @@ struct WorkLimits {
 struct StepKey {
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
+  std::int32_t max_slice_tokens = 0;
   std::int32_t num_last_tokens = 0;
+  std::int32_t max_last_slice_tokens = 0;
   std::int32_t num_logit_rows = 0;
   std::int32_t num_positions = 0;  // the bound that launches use
   std::int64_t generation = 0;     // changes whenever an address has changed

@@ -94,6 +94,56 @@ TEST(CacheCases, FullBatchOfSingleTokensAndEmptyRowsBehindIt) {
   }
 }
 
+// A recorded step replayed for as many tokens and sequences, but other shares of them: launches are
+// sized by the longest share too.
+TEST(CacheCases, StepsOfEqualCountsButOtherShares) {
+  constexpr std::int32_t kPrompt = 300;
+  const TestModel model(small_m31());
+  const LoadedModel loaded = model.load(best_backend(), kNvfp4);
+  Decoder& decoder = *loaded.decoder;
+  const auto vocab = static_cast<std::size_t>(decoder.vocab_size());
+  RandomInputs random(43);
+  SCOPED_TRACE(random.describe());
+  const auto first = random_tokens(kPrompt + 16, decoder.vocab_size(), random);
+  const auto second = random_tokens(kPrompt + 16, decoder.vocab_size(), random);
+  const auto alone = [&](const std::vector<TokenId>& tokens, std::int32_t count) {
+    allocate_pool(decoder, 8, PoolState::kPoisoned);
+    TestSequence sequence(decoder, ascending_rows(4));
+    sequence.append(std::span(tokens).first(kPrompt));
+    return sequence.append(std::span(tokens).subspan(kPrompt, static_cast<std::size_t>(count)));
+  };
+  struct Shares {
+    std::int32_t first, second;
+  };
+  // The first ones thrice: run, recorded, replayed.
+  constexpr Shares kShares[] = {{4, 4}, {4, 4}, {4, 4},  {7, 1},  {1, 7}, {7, 1},
+                                {2, 6}, {8, 8}, {1, 15}, {15, 1}, {4, 4}};
+  std::vector<std::vector<float>> expected;
+  for (const Shares& shares : kShares) {
+    std::vector<float> logits = alone(first, shares.first);
+    const std::vector<float> rest = alone(second, shares.second);
+    logits.insert(logits.end(), rest.begin(), rest.end());
+    expected.push_back(std::move(logits));
+  }
+  // One pool for all of them, since another one would drop what was recorded.
+  allocate_pool(decoder, 8, PoolState::kPoisoned);
+  TestSequence a(decoder, ascending_rows(4));
+  TestSequence b(decoder, ascending_rows(4, 4));
+  a.append(std::span(first).first(kPrompt));
+  b.append(std::span(second).first(kPrompt));
+  for (std::size_t i = 0; i < std::size(kShares); ++i) {
+    const auto [tokens_a, tokens_b] = kShares[i];
+    TestSequence again_a(decoder, a.block_table(), kPrompt);
+    TestSequence again_b(decoder, b.block_table(), kPrompt);
+    Batch batch;
+    again_a.add_to(batch, std::span(first).subspan(kPrompt, static_cast<std::size_t>(tokens_a)));
+    again_b.add_to(batch, std::span(second).subspan(kPrompt, static_cast<std::size_t>(tokens_b)));
+    ASSERT_TRUE(bits_equal(expected[i], run_batch(decoder, batch),
+                           {tokens_a + tokens_b, static_cast<std::int64_t>(vocab)}))
+        << "shares " << tokens_a << " and " << tokens_b << ", step " << i;
+  }
+}
+
 // Faults A7 and B2: the rest of a prompt after a hit in the prefix cache, in sparse and dense
 // layers; the hit's blocks are shared, the new ones lie elsewhere.
 TEST(CacheCases, ContinuationAfterAPrefixHitEqualsTheWholePrompt) {
