@@ -1,6 +1,6 @@
 """Measures what winnow's Hopper kernels are compared with, on one H200, and prints the bars.
 
-usage: hopper.py --vllm-ops DIR [--output FILE.json] [--only SECTION...] [--winnow FILE...]
+usage: hopper.py --vllm-ops DIR [--output FILE.json] [--bars] [--only SECTION...] [--winnow FILE...]
        hopper.py --peers FILE.json --winnow FILE...
 
 DIR holds index_topk.py and sparse_attn.py out of the published vllm wheel, folder
@@ -15,36 +15,49 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import results
 from bars import compare
 from results import Row
 
+Section = Callable[[], Iterator[Row]]
 
-def _sections(vllm_ops: pathlib.Path | None) -> dict[str, Callable[[], Iterator[Row]]]:
+
+def _sections(vllm_ops: pathlib.Path | None, bars_only: bool) -> dict[str, Section]:
     """Short ones first, so that a run cut off has lost little."""
     import torch_cases as torch_peers
 
-    sections = {
-        "ceilings": torch_peers.ceilings,
-        "qkv": torch_peers.fused_qkv,
-        "dense_decode": torch_peers.dense_attention_decode,
-        "moe": torch_peers.moe_prefill,
-        "dense_prefill": torch_peers.dense_attention_prefill,
-        "moe_fp8": torch_peers.moe_prefill_fp8,
-    }
-    if vllm_ops is None:
-        return sections
-    import vllm_cases as vllm
+    sections: dict[str, Section] = {"ceilings": torch_peers.ceilings}
+    if vllm_ops is not None:
+        import vllm_cases as vllm
 
-    index_topk, sparse_attn = vllm.load_vllm_ops(vllm_ops)
-    triton = {
-        "sparse_decode": lambda: vllm.sparse_decode(sparse_attn),
-        "sparse_prefill": lambda: vllm.sparse_prefill(sparse_attn),
-        "index_decode": lambda: vllm.index_decode(index_topk),
-        "index_prefill": lambda: vllm.index_prefill(index_topk),
-    }
-    return {"ceilings": sections.pop("ceilings")} | triton | sections
+        index_topk, sparse_attn = vllm.load_vllm_ops(vllm_ops)
+        fp8 = {"fp8": vllm.E4M3}
+        chosen = {"caches": fp8} if bars_only else {}
+        contexts = {"contexts_k": (128,)} if bars_only else {}
+        sections |= {
+            "sparse_decode": partial(vllm.sparse_decode, sparse_attn),
+            "sparse_prefill": partial(vllm.sparse_prefill, sparse_attn),
+            "index_decode": partial(vllm.index_decode, index_topk, **chosen, **contexts),
+            "index_prefill": partial(vllm.index_prefill, index_topk, **chosen),
+        }
+    if bars_only:
+        sections |= {
+            "qkv": partial(torch_peers.fused_qkv, (512, 2048)),
+            "dense_decode": partial(torch_peers.dense_attention_decode, (512,)),
+            "moe": torch_peers.moe_prefill,
+            "dense_prefill": partial(torch_peers.dense_attention_prefill, ("cudnn",)),
+        }
+    else:
+        sections |= {
+            "qkv": torch_peers.fused_qkv,
+            "dense_decode": torch_peers.dense_attention_decode,
+            "moe": torch_peers.moe_prefill,
+            "dense_prefill": torch_peers.dense_attention_prefill,
+            "moe_fp8": torch_peers.moe_prefill_fp8,
+        }
+    return sections
 
 
 def measure(arguments: argparse.Namespace) -> tuple[list[Row], int]:
@@ -59,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[Row], int]:
     print(results.HEADER, flush=True)
     rows: list[Row] = []
     failed = 0
-    for name, section in _sections(arguments.vllm_ops).items():
+    for name, section in _sections(arguments.vllm_ops, arguments.bars).items():
         if arguments.only and name not in arguments.only:
             continue
         try:
@@ -89,6 +102,7 @@ def main() -> int:
     parser.add_argument("--vllm-ops", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE.json")
     parser.add_argument("--only", nargs="+", metavar="SECTION")
+    parser.add_argument("--bars", action="store_true", help="only what a bar needs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peers", type=pathlib.Path, metavar="FILE.json")
     parser.add_argument("--winnow", type=pathlib.Path, nargs="+", metavar="FILE", default=[])

@@ -91,7 +91,7 @@ def _rope_table(num_positions: int) -> torch.Tensor:
     return torch.cat([angle.cos(), angle.sin()], dim=1).float()
 
 
-def fused_qkv() -> Iterator[Row]:
+def fused_qkv(counts: tuple[int, ...] = (1, 512, 2048, 8192)) -> Iterator[Row]:
     """Activations come quantised, which flatters the peer: winnow takes them in fp32."""
     rope = _rope_table(1 << 17)
     norms = random_bf16(4, 128, scale=0.1).float()
@@ -111,7 +111,7 @@ def fused_qkv() -> Iterator[Row]:
         qkv_epilogue(qkv, norms, rope, s)
         return qkv
 
-    for num_tokens in (1, 512, 2048, 8192):
+    for num_tokens in counts:
         moved = QKV_ROWS * HIDDEN + num_tokens * (HIDDEN + QKV_ROWS + 68 * 128)
         sets = [_qkv_set(num_tokens) for _ in range(sets_needed(moved))]
         flops = 2.0 * num_tokens * QKV_ROWS * HIDDEN
@@ -125,16 +125,18 @@ def fused_qkv() -> Iterator[Row]:
         del sets
 
 
-def dense_attention_decode() -> Iterator[Row]:
-    yield from _dense_attention(1, (32, 128, 512))
+def dense_attention_decode(contexts_k: tuple[int, ...] = (32, 128, 512)) -> Iterator[Row]:
+    yield from _dense_attention(1, contexts_k, tuple(BACKENDS))
 
 
-def dense_attention_prefill() -> Iterator[Row]:
+def dense_attention_prefill(backends: tuple[str, ...] = tuple(BACKENDS)) -> Iterator[Row]:
     """The whole product, not causal: with the chunk at the end of its keys that is 3 % more."""
-    yield from _dense_attention(8192, (128,))
+    yield from _dense_attention(8192, (128,), backends)
 
 
-def _dense_attention(num_queries: int, contexts_k: tuple[int, ...]) -> Iterator[Row]:
+def _dense_attention(
+    num_queries: int, contexts_k: tuple[int, ...], backends: tuple[str, ...]
+) -> Iterator[Row]:
     for context_k in contexts_k:
         context = context_k << 10
         kv_bytes = 2 * 4 * context * 128 * 2
@@ -149,10 +151,10 @@ def _dense_attention(num_queries: int, contexts_k: tuple[int, ...]) -> Iterator[
         ]
         shape = f"{num_queries} over {context_k}K"
         flops = 4.0 * num_queries * context * 64 * 128
-        for name, backend in BACKENDS.items():
+        for name in backends:
             calls = [partial(F.scaled_dot_product_attention, *s, enable_gqa=True) for s in sets]
             try:
-                with sdpa_kernel(backend):
+                with sdpa_kernel(BACKENDS[name]):
                     row = timed(f"sdpa_{name}", shape, calls, bytes=moved, flops=flops)
             except RuntimeError as error:
                 row = Row(f"sdpa_{name}", shape, 0.0, note=str(error).splitlines()[0][:120])

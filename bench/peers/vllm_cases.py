@@ -27,6 +27,7 @@ BLOCK = 128
 TOP_K = 16
 HEADS, KV_HEADS, DIM = 64, 4, 128
 SCALE = DIM**-0.5
+CACHES = {"fp8": E4M3, "bf16": torch.bfloat16}
 
 
 class _Platform:
@@ -109,10 +110,14 @@ def _agreement(topk: torch.Tensor, selection: torch.Tensor) -> str:
     return f"selection agrees {found.float().mean().item() * 100:.1f} %"
 
 
-def index_decode(index_topk: types.ModuleType) -> Iterator[Row]:
+def index_decode(
+    index_topk: types.ModuleType,
+    caches: dict[str, torch.dtype] = CACHES,
+    contexts_k: tuple[int, ...] = (32, 128, 512),
+) -> Iterator[Row]:
     requests, queries = 8, 8
-    for dtype, suffix in ((E4M3, "fp8"), (torch.bfloat16, "bf16")):
-        for context_k in (32, 128, 512):
+    for suffix, dtype in caches.items():
+        for context_k in contexts_k:
             context = context_k << 10
             moved = requests * context * DIM * dtype.itemsize
             sets = [
@@ -147,11 +152,13 @@ def index_decode(index_topk: types.ModuleType) -> Iterator[Row]:
             del sets, index_q, cache, table, keys
 
 
-def index_prefill(index_topk: types.ModuleType) -> Iterator[Row]:
+def index_prefill(
+    index_topk: types.ModuleType, caches: dict[str, torch.dtype] = CACHES
+) -> Iterator[Row]:
     chunk, context = 8192, 128 << 10
     prefix = context - chunk
     starts, lengths, prefixes = _int32(0, chunk), _int32(context), _int32(prefix)
-    for dtype, suffix in ((E4M3, "fp8"), (torch.bfloat16, "bf16")):
+    for suffix, dtype in caches.items():
         moved = (context + chunk * KV_HEADS) * DIM * dtype.itemsize + KV_HEADS * chunk * TOP_K * 4
         sets = [
             (
