@@ -30,15 +30,17 @@ __global__ __cluster_dims__(kQuarters, 1, 1)
   const int token = static_cast<int>(blockIdx.z);
   const int quarter = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const ops::SequenceSlice& slice = args.batch.sequences[args.batch.sequence_of[token]];
-  if (slice.num_tokens > kAttentionDecodeTokens) return;
-
+  const std::int32_t position = args.batch.positions[token];
+  const ops::SequenceSlice slice = args.batch.sequences[args.batch.sequence_of[token]];
   const int heads = shape.num_heads / shape.num_kv_heads;
   const std::int64_t first_head = std::int64_t{token} * shape.num_heads + kv_head * heads;
   const float factor = softmax_factor(args.scale);
 
-  PartAttention<F> part(args.planes, kv_head, args.batch.positions[token], factor, shared);
-  ptx::griddepcontrol_wait();  // the lists come from the launch before
+  PartAttention<F> part(args.planes, kv_head, position, factor, shared);
+  if (slice.num_tokens > kAttentionDecodeTokens) return;
+  part.stage_queries(args.q + first_head * kFastDim, heads);
+  // The lists come from the launch before; that one began after the queries and pages were written.
+  ptx::griddepcontrol_wait();
   const int entries = quarter_entries(shape.top_k_blocks);
   const int entry = quarter * entries + lane;
   std::int32_t block = -1;
@@ -51,26 +53,26 @@ __global__ __cluster_dims__(kQuarters, 1, 1)
   const int count = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
   if (count > 0) {
     part.prefetch(row, count);
-    part.load_queries(args.q + first_head * kFastDim, heads);
+    __syncthreads();
     part.run(block, row, count);
   } else if (threadIdx.x < kPartHeads) {
     shared.maximum[threadIdx.x] = kNegativeInfinity;
   }
 
-  cg::cluster_group cluster = cg::this_cluster();
-  cluster.sync();
-  // Thread: four dims of one head per round.
+  ptx::barrier_cluster_arrive();
+  ptx::barrier_cluster_wait();
   constexpr int kDims = kFastDim / kQuarters;
-#pragma unroll
-  for (int round = 0; round < kPartHeads * kDims / 4 / kPartThreads; ++round) {
-    const int index = static_cast<int>(threadIdx.x) + kPartThreads * round;
-    const int head = index / (kDims / 4);
+  constexpr int kPieces = kPartHeads * kDims / 4;  // four dims of one head
+  static_assert(kPieces <= kPartThreads);
+  const int index = static_cast<int>(threadIdx.x);
+  const int head = index / (kDims / 4);
+  if (index < kPieces && head < heads) {
     const int dim = quarter * kDims + index % (kDims / 4) * 4;
     float maxima[kQuarters], sums[kQuarters];
     float4 parts[kQuarters];
 #pragma unroll
     for (int i = 0; i < kQuarters; ++i) {
-      const PartShared<F>& other = *cluster.map_shared_rank(&shared, i);
+      const PartShared<F>& other = *cg::this_cluster().map_shared_rank(&shared, i);
       maxima[i] = other.maximum[head];
       sums[i] = other.sum[head];
       parts[i] = reinterpret_cast<const float4*>(other.values)[(head * kFastDim + dim) / 4];
@@ -88,12 +90,12 @@ __global__ __cluster_dims__(kQuarters, 1, 1)
       out.w = __fmaf_rn(parts[i].w, b, __fmul_rn(out.w, a));
     }
     const float normalizer = merged.normalizer();
-    if (head < heads) {
-      *reinterpret_cast<float4*>(args.out + (first_head + head) * kFastDim + dim) =
-          float4{out.x * normalizer, out.y * normalizer, out.z * normalizer, out.w * normalizer};
-    }
+    *reinterpret_cast<float4*>(args.out + (first_head + head) * kFastDim + dim) =
+        float4{out.x * normalizer, out.y * normalizer, out.z * normalizer, out.w * normalizer};
   }
-  cluster.sync();  // the others may still read this CTA's part
+  // The others may still read this CTA's part; a thread that arrives has stored what it read.
+  ptx::barrier_cluster_arrive_relaxed();
+  ptx::barrier_cluster_wait();
 }
 
 template <CacheFormat F>

@@ -66,7 +66,8 @@ __global__ __launch_bounds__(kPartThreads, 3) void sm90_dense_decode(
   const Parts parts = parts_of(problem.scratch, problem.max_runs,
                                std::int64_t{blockIdx.z} * shape.num_kv_heads + kv_head);
   PartAttention<F> part(args.planes, kv_head, position, softmax_factor(args.scale), shared);
-  part.load_queries(args.q + first_head * kFastDim, heads);
+  part.stage_queries(args.q + first_head * kFastDim, heads);
+  __syncthreads();
   for (; run < num_runs; run += static_cast<std::int32_t>(gridDim.x)) {
     const std::int32_t block = run * kDenseRunBlocks + lane;
     const std::int32_t last = position / kFastBlockTokens;

@@ -1,9 +1,9 @@
 // One part of a token's attention: up to 16 query heads of one KV head against some blocks in
-// ascending order, by a CTA of four warps. Sums and their order: ops/cuda/cache_fragments.cuh.
+// ascending order, by a CTA of eight warps. Sums and their order: ops/cuda/cache_fragments.cuh.
 //
-// Per block: each warp scores 32 keys (queries are the M side, in registers; a lane dequantises its
+// Per block: each warp scores 16 keys (queries are the M side, in registers; a lane dequantises its
 // quarter of a key straight into an operand), the warps exchange maxima, V is dequantised into a
-// swizzled fp16 tile and P stored beside it, then each warp adds 32 dims. Two barriers a block. K
+// swizzled fp16 tile and P stored beside it, then each warp adds 16 dims. Two barriers a block. K
 // and V of a block are one half each of a ring of three that the copy engine fills.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace winnow::cuda {
 
-inline constexpr int kPartWarps = 4;
+inline constexpr int kPartWarps = 8;
 inline constexpr int kPartThreads = 32 * kPartWarps;
 inline constexpr int kPartHeads = 16;
 
@@ -34,9 +34,11 @@ struct PartShared {
   alignas(128) std::byte
       values[F == CacheFormat::kBf16 ? kPartHeads * kFastDim * 4 : kFastBlockTokens * kFastDim * 2];
   alignas(128) std::byte weights[kPartHeads * kFastBlockTokens * 2];  // P, swizzled
+  uint4 queries[8][32];                                               // as operands: of step, lane
   uint2 table[F == CacheFormat::kNvfp4E4m3 ? 256 : 1];
   float warp_maxima[kPartWarps][kPartHeads];
-  float sums[kPartWarps][kPartHeads][4];
+  float first_sums[kPartWarps / 2][kPartHeads][4];  // of the first half of a part's keys
+  float sums[kPartWarps / 2][kPartHeads][4];
   float maximum[kPartHeads];  // of the part
   float sum[kPartHeads];
   std::uint64_t full[HalfBlock<F>::kSlots];
@@ -64,7 +66,7 @@ class PartAttention {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32),
         weight_store_(static_cast<std::uint32_t>(lane_ / 4 * 256 + lane_ % 4 * 4) +
-                      swizzled(lane_ / 4, 4 * warp_)) {
+                      swizzled(lane_ / 4, kTiles * warp_)) {
     if (threadIdx.x == 0) {
       for (int s = 0; s < H::kSlots; ++s) ptx::mbarrier_init(barrier(s), 1);
       ptx::fence_mbarrier_init();
@@ -83,24 +85,24 @@ class PartAttention {
     for (int half = 0; half < H::kSlots; ++half) copy(half, row);
   }
 
-  /// Rows of the `heads` query heads; the others are 0.
-  __device__ void load_queries(const float* q, int heads) {
-    const int c = lane_ % 4;
+  /// Rows of the `heads` query heads, as operands in shared memory; the others are 0. Needs a
+  /// barrier.
+  __device__ void stage_queries(const float* q, int heads) {
+    for (int i = static_cast<int>(threadIdx.x); i < 8 * 32; i += kPartThreads) {
+      const int step = i / 32;
+      const int c = i % 4;
+      const float* const row = q + std::int64_t{i % 32 / 4} * kFastDim;
+      std::uint32_t operands[4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int head = lane_ / 4 + 8 * i;
-      const float* const row = q + std::int64_t{head} * kFastDim;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float2 low{}, high{};
-        if (head < heads) {
-          constexpr int kStep = key_dim(F, 0, 2) - key_dim(F, 0, 0);
-          low = *reinterpret_cast<const float2*>(row + key_dim(F, j, 0) + kStep * c);
-          high = *reinterpret_cast<const float2*>(row + key_dim(F, j, 8) + kStep * c);
+      for (int j = 0; j < 4; ++j) {
+        float2 pair{};
+        if (i % 32 / 4 + 8 * (j % 2) < heads) {
+          pair = *reinterpret_cast<const float2*>(row + 8 * (j % 2) * kFastDim +
+                                                  key_dim(F, step, 2 * c + 8 * (j / 2)));
         }
-        queries_[j][i] = pack_operands<F>(low.x, low.y);
-        queries_[j][2 + i] = pack_operands<F>(high.x, high.y);
+        operands[j] = pack_operands<F>(pair.x, pair.y);
       }
+      shared_.queries[step][i % 32] = {operands[0], operands[1], operands[2], operands[3]};
     }
   }
 
@@ -114,7 +116,7 @@ class PartAttention {
       sum_[r] = 0.0F;
     }
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) outputs_[t][i] = 0.0F;
     }
@@ -128,6 +130,13 @@ class PartAttention {
 
  private:
   using H = HalfBlock<F>;
+  static_assert(kPartWarps == 8);
+  static constexpr int kTiles = 16 / kPartWarps;  // of 8 keys or dims, of a warp
+  using Scores = float[kTiles][4];
+  struct Queries {
+    __device__ explicit Queries(const uint4& q) : operands{q.x, q.y, q.z, q.w} {}
+    std::uint32_t operands[4];
+  };
 
   __device__ std::uint32_t barrier(int slot) const {
     return ptx::shared_address(&shared_.full[slot]);
@@ -170,7 +179,7 @@ class PartAttention {
   }
 
   __device__ void add_block(int index, int num_keys, std::int32_t rows) {
-    float scores[4][4];
+    Scores scores;
     score(wait(2 * index), scores);
     mask(num_keys, scores);
     write_maxima(scores);
@@ -181,11 +190,12 @@ class PartAttention {
     float alpha[2];
     exponentiate(num_keys, scores, alpha);
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) outputs_[t][i] *= alpha[i / 2];
     }
     __syncthreads();
+    add_weights(scores, alpha);
     if constexpr (F != CacheFormat::kBf16) copy(2 * index + 1 + H::kSlots, rows);
     add_values(v);
     if constexpr (F == CacheFormat::kBf16) {
@@ -194,32 +204,40 @@ class PartAttention {
     }
   }
 
-  /// Keys 32 · warp + 8t + …, t < 4.
-  __device__ __forceinline__ void score(const std::byte* k, float (&scores)[4][4]) {
+  /// Keys 16 · warp + 8t + …
+  __device__ __forceinline__ void score(const std::byte* k, Scores& scores) {
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[t][i] = 0.0F;
-      const int key = 32 * warp_ + 8 * t + lane_ / 4;
-      if constexpr (F == CacheFormat::kBf16) {
-        // Matrices: positions 0-7, 8-15 of steps j and j + 1.
-        const std::uint32_t address =
-            ptx::shared_address(k) +
-            static_cast<std::uint32_t>((32 * warp_ + 8 * t + lane_ % 8) * H::kRowBytes +
-                                       lane_ / 8 * 16);
+    }
+    if constexpr (F == CacheFormat::kBf16) {
+      // Matrices: positions 0-7 and 8-15 of a step, of the keys of both tiles.
+      const std::uint32_t address =
+          ptx::shared_address(k) +
+          static_cast<std::uint32_t>((8 * kTiles * warp_ + lane_ / 16 * 8 + lane_ % 8) *
+                                         H::kRowBytes +
+                                     lane_ / 8 % 2 * 16);
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          std::uint32_t keys[4];
-          ptx::ldmatrix_x4(keys, address + static_cast<std::uint32_t>(j * 32));
-          mma<F>(scores[t], queries_[j], keys[0], keys[1]);
-          mma<F>(scores[t], queries_[j + 1], keys[2], keys[3]);
-        }
-      } else {
-        KeyFragment fragment;
-        load_key(k, key, fragment);
+      for (int j = 0; j < 8; ++j) {
+        std::uint32_t keys[4];
+        ptx::ldmatrix_x4(keys, address + static_cast<std::uint32_t>(j * 32));
+        const Queries q(shared_.queries[j][lane_]);
+        mma<F>(scores[0], q.operands, keys[0], keys[1]);
+        mma<F>(scores[1], q.operands, keys[2], keys[3]);
+      }
+    } else {
+      KeyFragment fragments[kTiles];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          mma<F>(scores[t], queries_[j], fragment.operands[j][0], fragment.operands[j][1]);
+      for (int t = 0; t < kTiles; ++t) {
+        load_key(k, 8 * kTiles * warp_ + 8 * t + lane_ / 4, fragments[t]);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const Queries q(shared_.queries[j][lane_]);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          mma<F>(scores[t], q.operands, fragments[t].operands[j][0], fragments[t].operands[j][1]);
         }
       }
     }
@@ -239,12 +257,14 @@ class PartAttention {
     }
   }
 
-  __device__ int key_of(int t, int i) const { return 32 * warp_ + 8 * t + 2 * (lane_ % 4) + i; }
+  __device__ int key_of(int t, int i) const {
+    return 8 * kTiles * warp_ + 8 * t + 2 * (lane_ % 4) + i;
+  }
 
-  __device__ __forceinline__ void mask(int num_keys, float (&scores)[4][4]) {
+  __device__ __forceinline__ void mask(int num_keys, Scores& scores) {
     if (num_keys >= kFastBlockTokens) return;
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (key_of(t, i % 2) >= num_keys) scores[t][i] = kNegativeInfinity;
@@ -252,12 +272,12 @@ class PartAttention {
     }
   }
 
-  __device__ __forceinline__ void write_maxima(const float (&scores)[4][4]) {
+  __device__ __forceinline__ void write_maxima(const Scores& scores) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float best = kNegativeInfinity;
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {
+      for (int t = 0; t < kTiles; ++t) {
         best = fmaxf(best, fmaxf(scores[t][2 * r], scores[t][2 * r + 1]));
       }
       best = fmaxf(best, __shfl_xor_sync(0xFFFFFFFFU, best, 1));
@@ -266,31 +286,47 @@ class PartAttention {
     }
   }
 
-  /// New maxima, P into shared memory, the sums of this warp's parts; `alpha` scales what was.
-  __device__ __forceinline__ void exponentiate(int num_keys, const float (&scores)[4][4],
-                                               float (&alpha)[2]) {
+  /// New maxima, P into `weights` and shared memory; `alpha` scales what was.
+  __device__ __forceinline__ void exponentiate(int num_keys, Scores& weights, float (&alpha)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int head = lane_ / 4 + 8 * r;
-      float larger = maximum_[r];
-#pragma unroll
-      for (int w = 0; w < kPartWarps; ++w) larger = fmaxf(larger, shared_.warp_maxima[w][head]);
+      // A quarter of the warps' maxima for each lane of a quad.
+      float larger =
+          fmaxf(shared_.warp_maxima[lane_ % 4][head], shared_.warp_maxima[lane_ % 4 + 4][head]);
+      larger = fmaxf(larger, __shfl_xor_sync(0xFFFFFFFFU, larger, 1));
+      larger = fmaxf(larger, __shfl_xor_sync(0xFFFFFFFFU, larger, 2));
+      larger = fmaxf(larger, maximum_[r]);
       alpha[r] = rescale(maximum_[r], larger, factor_);
       maximum_[r] = larger;
       const float scaled = __fmul_rn(larger, factor_);
       float sum = 0.0F;
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        float p[2];
+      for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          p[i] = probability(scores[t][2 * r + i], scaled, factor_);
-          if (num_keys < kFastBlockTokens && key_of(t, i) >= num_keys) p[i] = 0.0F;
-          sum += p[i];
+          float& p = weights[t][2 * r + i];
+          p = probability(p, scaled, factor_);  // 0 for -inf
+          sum += p;
         }
         *reinterpret_cast<std::uint32_t*>(shared_.weights +
                                           ((weight_store_ ^ (16U * t)) + 2048U * r)) =
-            pack_operands<F>(p[0], p[1]);
+            pack_operands<F>(weights[t][2 * r], weights[t][2 * r + 1]);
+      }
+      if (warp_ % 2 == 0) shared_.first_sums[warp_ / 2][head][lane_ % 4] = sum;
+    }
+  }
+
+  /// Odd warps: the sum of a part, of which the warp before has the first half.
+  __device__ __forceinline__ void add_weights(const Scores& weights, const float (&alpha)[2]) {
+    if (warp_ % 2 == 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = shared_.first_sums[warp_ / 2][lane_ / 4 + 8 * r][lane_ % 4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) sum += weights[t][2 * r + i];
       }
       sum_[r] = __fmaf_rn(sum_[r], alpha[r], sum);
     }
@@ -302,7 +338,7 @@ class PartAttention {
       if (num_keys >= kFastBlockTokens) return;
       auto* const rows = const_cast<std::byte*>(v);
       const int token = static_cast<int>(threadIdx.x);
-      if (token < num_keys) return;
+      if (token < num_keys || token >= kFastBlockTokens) return;
       for (int unit = 0; unit < 16; ++unit) {
         *reinterpret_cast<uint4*>(rows + token * H::kRowBytes + 16 * unit) = uint4{};
       }
@@ -314,9 +350,9 @@ class PartAttention {
       const int thread = static_cast<int>(threadIdx.x);
       const std::uint32_t target = 256U * static_cast<std::uint32_t>(thread / kUnits) +
                                    swizzled(thread / kUnits, kOutUnits * (thread % kUnits));
+      constexpr int kRowsApart = kPartThreads / kUnits;
 #pragma unroll 2
-      for (int i = 0; i < kUnits; ++i) {
-        constexpr int kRowsApart = kPartThreads / kUnits;
+      for (int i = 0; i < kFastBlockTokens / kRowsApart; ++i) {
         const int token = thread / kUnits + kRowsApart * i;
         const int unit = thread % kUnits;
         const uint4 codes = *reinterpret_cast<const uint4*>(v + token * H::kRowBytes + 16 * unit);
@@ -361,7 +397,7 @@ class PartAttention {
     }
   }
 
-  /// Dims 32 · warp + 8t + …, t < 4.
+  /// Dims 16 · warp + 8t + …
   __device__ __forceinline__ void add_values(const std::byte* v) {
     constexpr bool kIsPadded = F == CacheFormat::kBf16;
     constexpr std::uint32_t kRow = kIsPadded ? H::kRowBytes : 256;
@@ -369,22 +405,19 @@ class PartAttention {
     const std::uint32_t weights =
         ptx::shared_address(shared_.weights) + 256 * row + swizzled(lane_ % 16, lane_ / 16);
     // Matrices: keys 0-7 and 8-15 of dims 8t…, then of the next eight.
-    const int unit = 4 * warp_ + lane_ / 16;
+    const int unit = kTiles * warp_ + lane_ / 16;
     const std::uint32_t values =
         kIsPadded ? ptx::shared_address(v) + kRow * row + 16U * static_cast<std::uint32_t>(unit)
                   : ptx::shared_address(shared_.values) + kRow * row + swizzled(lane_ % 16, unit);
-    const std::uint32_t next_values = kIsPadded ? values + 32 : values ^ 32U;
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       std::uint32_t p[4];
       ptx::ldmatrix_x4(p, (weights ^ (swizzled(0, 2 * step) & 0x7FU)) + 128U * (step / 4));
-#pragma unroll
-      for (int t = 0; t < 4; t += 2) {
-        std::uint32_t b[4];
-        ptx::ldmatrix_x4_trans(b, (t == 0 ? values : next_values) + 16U * kRow * step);
-        mma<F>(outputs_[t], p, b[0], b[1]);
-        mma<F>(outputs_[t + 1], p, b[2], b[3]);
-      }
+      static_assert(kTiles == 2);
+      std::uint32_t b[4];
+      ptx::ldmatrix_x4_trans(b, values + 16U * kRow * step);
+      mma<F>(outputs_[0], p, b[0], b[1]);
+      mma<F>(outputs_[1], p, b[2], b[3]);
     }
   }
 
@@ -395,11 +428,11 @@ class PartAttention {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int head = lane_ / 4 + 8 * r;
-      shared_.sums[warp_][head][c] = sum_[r];
+      if (warp_ % 2 == 1) shared_.sums[warp_ / 2][head][c] = sum_[r];
       if (warp_ == 0 && c == 0) shared_.maximum[head] = maximum_[r];
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        *reinterpret_cast<float2*>(outputs + head * kFastDim + 32 * warp_ + 8 * t + 2 * c) =
+      for (int t = 0; t < kTiles; ++t) {
+        *reinterpret_cast<float2*>(outputs + head * kFastDim + 8 * kTiles * warp_ + 8 * t + 2 * c) =
             float2{outputs_[t][2 * r], outputs_[t][2 * r + 1]};
       }
     }
@@ -410,7 +443,7 @@ class PartAttention {
       for (int i = 0; i < 4; ++i) {
         sum[i] = shared_.sums[0][threadIdx.x][i];
 #pragma unroll
-        for (int w = 1; w < kPartWarps; ++w) sum[i] += shared_.sums[w][threadIdx.x][i];
+        for (int w = 1; w < kPartWarps / 2; ++w) sum[i] += shared_.sums[w][threadIdx.x][i];
       }
       shared_.sum[threadIdx.x] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
@@ -424,13 +457,12 @@ class PartAttention {
   PartShared<F>& shared_;
   int warp_;
   int lane_;
-  std::uint32_t weight_store_;  // of this lane's P: row lane / 4, key 32 · warp + 2 (lane % 4)
+  std::uint32_t weight_store_;  // of this lane's P: row lane / 4, key 16 · warp + 2 (lane % 4)
   int first_half_ = 0;          // halves of the runs before
   int num_halves_ = 0;
   float maximum_[2];
   float sum_[2];
-  float outputs_[4][4];
-  std::uint32_t queries_[8][4];
+  float outputs_[kTiles][4];
 };
 
 }  // namespace winnow::cuda
