@@ -40,6 +40,7 @@ nvidia-smi -L 2>/dev/null | grep -q GPU || { echo 'gpu: this machine shows no NV
 mkdir -p "$output"
 
 rows=() num_failed=0
+runner=()  # what a test program runs under
 num_shards=$(($(nproc) < 8 ? $(nproc) : 8))
 
 # add_row SECTION CASE STATUS FIGURE; STATUS is an exit code, or - for what could not run.
@@ -59,10 +60,11 @@ log_of() { printf '%s/%s.log' "$output" "$(tr -c 'a-zA-Z0-9\n' '-' <<<"$*")"; }
 
 # Figures out of logs.
 gtest_figure() {
-  local passed failed
+  local passed failed errors
+  errors=$(grep -oE 'SUMMARY: [0-9]+' "$1" | awk '{n += $2} END {if (NR) print n}')
   passed=$(grep -c '^\[       OK ' "$1")
   failed=$(grep -E '^\[  FAILED  \] [^ ]+\.[^ ]+' "$1" | awk '{print $4}' | sort -u)
-  printf '%s tests%s' "$passed" "${failed:+, failed: $(tr '\n' ' ' <<<"$failed" | cut -c1-150)}"
+  printf '%s tests%s%s' "$passed" "${errors:+, $errors errors}" "${failed:+, failed: $(tr '\n' ' ' <<<"$failed" | cut -c1-150)}"
 }
 last_line() { grep -v '^$' "$1" | tail -1 | cut -c1-100; }
 
@@ -75,7 +77,7 @@ run_gtest() {
   if [ ! -x "$bin/$program" ]; then add_row "$section" "$name" 1 "no $bin/$program"; return; fi
   for ((shard = 0; shard < num_shards; ++shard)); do
     GTEST_TOTAL_SHARDS=$num_shards GTEST_SHARD_INDEX=$shard \
-      timeout "$seconds" "$bin/$program" "$@" >"$log.$shard" 2>&1 &
+      timeout "$seconds" "${runner[@]}" "$bin/$program" "$@" >"$log.$shard" 2>&1 &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
@@ -150,20 +152,13 @@ check_equality() {
 
 # Small cases: the tools slow a kernel down a hundredfold.
 check_sanitizer() {
-  local tool log status
+  local tool
   for tool in memcheck racecheck; do
-    log=$(log_of sanitizer "$tool" ops) status=0
-    WINNOW_TEST_BACKEND=cuda-exact timeout 900 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      "$bin/ops_test" --gtest_filter="${WINNOW_SANITIZER_FILTER:-Embed.*:RmsNorm.*:Moe.EqualScores*:\
-IndexTopk.EqualsBrute*:Attention.ReferenceIsNear*:QkvInsert.ReferenceIsNear*}" >"$log" 2>&1 || status=$?
-    add_row sanitizer "$tool ops" "$status" "$(grep 'ERROR SUMMARY\|RACECHECK SUMMARY' "$log" | tail -1)"
-    for bench in $(kernel_benches); do
-      log=$(log_of sanitizer "$tool" "$(basename "$bench" _bench)") status=0
-      timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bench" check small \
-        >"$log" 2>&1 || status=$?
-      add_row sanitizer "$tool $(basename "$bench" _bench)" "$status" \
-        "$(grep 'ERROR SUMMARY\|RACECHECK SUMMARY' "$log" | tail -1)"
-    done
+    runner=(compute-sanitizer --tool "$tool" --error-exitcode 9)
+    WINNOW_TEST_BACKEND=cuda-exact run_gtest sanitizer "$tool cuda-exact" 900 ops_test \
+      --gtest_filter='Embed.*:RmsNorm.*:Moe.EqualScores*:IndexTopk.EqualsBrute*:Attention.ReferenceIsNear*:QkvInsert.ReferenceIsNear*'
+    run_gtest sanitizer "$tool cuda" 900 ops_test --gtest_filter='CudaFast*'
+    runner=()
   done
 }
 
