@@ -142,6 +142,7 @@ check_golden() {
 
 check_equality() {
   local backend
+  run_gtest equality 'sampler, cuda' 600 device_sample_test
   for backend in cuda-exact cuda; do
     WINNOW_TEST_BACKEND=$backend run_gtest equality "decoder, $backend" 600 equality_test \
       --gtest_filter='-*FourGigabytes*'

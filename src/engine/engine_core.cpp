@@ -29,7 +29,8 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, StepOb
       observer_(observer),
       scheduler_(options_, runner, max_logit_rows(options_, runner.vocab_size()).max_prompt,
                  stats_),
-      logits_(logits_bytes(options_, runner), "logits") {}
+      logits_(logits_bytes(options_, runner), "logits"),
+      masks_(runner) {}
 
 EngineCore::~EngineCore() { abort_all(); }
 
@@ -95,10 +96,12 @@ void EngineCore::step() {
   const std::span<const Chunk> chunks = scheduler_.plan();
   note_first_admissions(chunks);
   batch_.build(chunks);
+  list_jobs();
+  plan_draws();
   if (run_batch(chunks)) {
     for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
     ++stats_.num_steps;
-    prepare_jobs();
+    start_choices();
     run_jobs();
     finish_prompts(chunks);
     deliver_jobs();
@@ -148,10 +151,8 @@ void EngineCore::dequeue(RequestState& request) {
 
 /// The one place that catches what a step throws.
 bool EngineCore::run_batch(std::span<const Chunk> chunks) {
-  const std::size_t num_logits =
-      batch_.rows().size() * static_cast<std::size_t>(runner_.vocab_size());
   try {
-    runner_.run(batch_.batch(), std::span(logits_.as<float>(), num_logits));
+    run_runner();
     return true;
   } catch (const Error& error) {
     fail_step(chunks, error.code(), error.text());
@@ -159,6 +160,24 @@ bool EngineCore::run_batch(std::span<const Chunk> chunks) {
     fail_step(chunks, ErrorCode::kInternal, error.what());
   }
   return false;
+}
+
+void EngineCore::run_runner() {
+  const std::size_t num_rows = batch_.rows().size();
+  const bool wants_rows =
+      draws_.empty() || std::ranges::count(wants_row_, 0) < std::ssize(wants_row_);
+  float* const room = wants_rows ? runner_.logits_room(std::ssize(batch_.rows())) : nullptr;
+  const std::span<float> logits(room != nullptr ? room : logits_.as<float>(),
+                                num_rows * static_cast<std::size_t>(runner_.vocab_size()));
+  step_logits_ = logits.data();
+  if (draws_.empty()) {
+    runner_.run(batch_.batch(), logits);
+    return;
+  }
+  drawn_.assign(draws_.size(), {});
+  runner_.run_and_draw(
+      batch_.batch(),
+      {.draws = draws_, .drawn = drawn_, .wants_row = wants_row_, .logits = logits});
 }
 
 void EngineCore::fail_step(std::span<const Chunk> chunks, ErrorCode code,
@@ -185,29 +204,76 @@ void EngineCore::fail_step(std::span<const Chunk> chunks, ErrorCode code,
   }
 }
 
-void EngineCore::prepare_jobs() {
+/// Before the step runs: nothing but the list changes.
+void EngineCore::list_jobs() {
   jobs_.clear();
   for (const RowUse& use : batch_.rows()) {
-    Sequence& sequence = *use.chunk->sequence;
-    RequestState& request = *sequence.request;
+    const Sequence& sequence = *use.chunk->sequence;
+    const RequestState& request = *sequence.request;
     if (use.is_prompt_row || request.has_sampled) {
       jobs_.push_back({.use = use, .choice = sequence.choice});
       continue;
     }
-    // The prompt is computed: every choice that is still wanted draws its first token here.
-    request.has_sampled = true;
-    const TokenFilter* filter = request.request.token_filter.get();
+    // The prompt is then computed: every choice that is still wanted draws its first token.
     for (std::int32_t choice = 0; choice < std::ssize(request.choices); ++choice) {
-      ChoiceState& state = request.choices[static_cast<std::size_t>(choice)];
-      if (state.is_finished) continue;
-      state.sample = SampleState(*request.rules, static_cast<std::uint32_t>(choice),
-                                 sequence.tokens, filter ? filter->clone() : nullptr);
-      jobs_.push_back({.use = use, .choice = choice});
+      if (request.choices[static_cast<std::size_t>(choice)].is_finished) continue;
+      jobs_.push_back({.use = use, .choice = choice, .starts_choice = true});
     }
   }
 }
 
+/// Leaves to the runner what it can draw by itself.
+void EngineCore::plan_draws() {
+  draws_.clear();
+  if (runner_.num_token_masks() == 0) return;
+  masks_.begin_step();
+  wants_row_.assign(batch_.rows().size(), 0);
+  for (RowJob& job : jobs_) {
+    const Sequence& sequence = *job.use.chunk->sequence;
+    const RequestState& request = *sequence.request;
+    std::optional<PlannedDraw> plan;
+    if (!job.use.is_prompt_row && request.request.token_filter == nullptr) {
+      plan = plan_draw(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
+                       sequence.num_output());
+    }
+    if (plan && plan->banned_ids != nullptr) {
+      const std::optional<std::int32_t> mask = masks_.find(*plan->banned_ids);
+      if (mask) {
+        plan->draw.mask = *mask;
+      } else {
+        plan.reset();
+      }
+    }
+    if (!plan) {
+      wants_row_[static_cast<std::size_t>(job.use.row)] = 1;
+      continue;
+    }
+    plan->draw.row = job.use.row;
+    job.draw = static_cast<std::int32_t>(draws_.size());
+    draws_.push_back(plan->draw);
+  }
+}
+
+void EngineCore::start_choices() {
+  for (const RowJob& job : jobs_) {
+    if (!job.starts_choice) continue;
+    Sequence& sequence = *job.use.chunk->sequence;
+    RequestState& request = *sequence.request;
+    request.has_sampled = true;
+    const TokenFilter* filter = request.request.token_filter.get();
+    request.choices[static_cast<std::size_t>(job.choice)].sample =
+        SampleState(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
+                    filter ? filter->clone() : nullptr);
+  }
+}
+
 void EngineCore::run_jobs() {
+  bool is_any_left = false;
+  for (RowJob& job : jobs_) {
+    is_any_left |= job.draw < 0;
+    if (job.draw >= 0) job.sample = sample_of(drawn_[static_cast<std::size_t>(job.draw)]);
+  }
+  if (!is_any_left) return;
   const auto run = [this](std::int64_t i, int thread) {
     run_job(jobs_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
   };
@@ -222,9 +288,10 @@ void EngineCore::run_jobs() {
 
 /// On any thread of the pool: touches nothing but its own choice and its own position.
 void EngineCore::run_job(RowJob& job, SampleScratch& scratch) {
+  if (job.draw >= 0) return;
   const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
   const std::span<const float> logits(
-      logits_.as<float>() + static_cast<std::size_t>(job.use.row) * vocab_size, vocab_size);
+      step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size, vocab_size);
   if (job.use.is_prompt_row) {
     run_prompt_row(job, logits, scratch);
     return;

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/planned_batch.h"
+#include "engine/sample/device_draw.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
@@ -64,6 +65,8 @@ class EngineCore {
   struct RowJob {
     RowUse use;
     std::int32_t choice = 0;
+    bool starts_choice = false;  // draws its first token
+    std::int32_t draw = -1;      // what the runner draws; -1: sampled here
     Sample sample{};
   };
   struct Ending {
@@ -74,9 +77,12 @@ class EngineCore {
 
   void expire_deadlines();
   void note_first_admissions(std::span<const Chunk> chunks);
+  void list_jobs();
+  void plan_draws();
   bool run_batch(std::span<const Chunk> chunks);
+  void run_runner();
   void fail_step(std::span<const Chunk> chunks, ErrorCode code, const std::string& message);
-  void prepare_jobs();
+  void start_choices();
   void run_jobs();
   void run_job(RowJob& job, SampleScratch& scratch);
   void run_prompt_row(RowJob& job, std::span<const float> logits, SampleScratch& scratch);
@@ -103,8 +109,13 @@ class EngineCore {
   Scheduler scheduler_;
   PlannedBatch batch_;
   Buffer logits_;  // fp32 [max_sampled + max_prompt][vocab_size], touched as far as needed
+  const float* step_logits_ = nullptr;  // of this step: there, or where the runner has room
   std::vector<RowJob> jobs_;
-  std::vector<SampleScratch> scratch_;  // one per thread of the pool
+  TokenMasks masks_;
+  std::vector<ops::Draw> draws_;  // of jobs_ that the runner can do
+  std::vector<ops::Drawn> drawn_;
+  std::vector<std::uint8_t> wants_row_;  // per row of logits
+  std::vector<SampleScratch> scratch_;   // one per thread of the pool
 
   std::map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<RequestId> ended_;  // to be swept once nothing of this step refers to them

@@ -43,6 +43,12 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 /// vocab_size floats each.
 constexpr std::int64_t kDeviceLogitRows = 256;
 
+/// Rows of logits that page-locked memory is held for: more are rare, and are copied slowly.
+constexpr std::int64_t kRoomRows = 32;
+
+/// Sets of banned tokens on a device: the server's own, and those of requests that have others.
+constexpr std::int32_t kTokenMasks = 16;
+
 /// A step with a longer slice is not recorded: prefill chunks differ too much to come again.
 constexpr std::int32_t kMaxRecordedSlice = 16;
 
@@ -104,6 +110,13 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
   step_.reserve(options.max_num_batched_tokens);
   last_step_.reserve(options.max_num_batched_tokens);
   if (backend_.reserve) backend_.reserve(work_limits());
+  if (backend_.staging != nullptr) {
+    const std::int64_t rows = std::min<std::int64_t>(options.max_num_batched_tokens, kRoomRows);
+    logits_room_ = {backend_.staging, rows * config_.vocab_size, "logits of a step"};
+  }
+  if (backend_.sample != nullptr && config_.vocab_size <= ops::kMaxSampleVocab) {
+    masks_ = {backend_.memory, kTokenMasks * ops::mask_words(config_.vocab_size), "token masks"};
+  }
   spdlog::info("backend {}; KV cache {}, index cache {}, dequantisation {}; {} bytes per token",
                backend_.name, cache_dtype_name(layout_.shape().kv_dtype),
                cache_dtype_name(layout_.shape().index_dtype), dequant_mode_name(dequant_),
@@ -117,7 +130,7 @@ void Decoder::allocate_pool(std::int32_t num_blocks) {
   pool_ = {};
   pool_ = ops::Array<std::byte>(backend_.memory, layout_.row_bytes() * num_blocks, "the KV pool");
   num_blocks_ = num_blocks;
-  ++pool_generation_;
+  ++generation_;
 }
 
 ops::CacheView Decoder::cache_view() const {
@@ -184,7 +197,7 @@ void Decoder::norm(const float* x, const ops::Array<float>& weight, std::int64_t
 }
 
 /// Checks the batch, places it where the backend reads it, and says what a recording of it needs.
-ops::StepKey Decoder::prepare(const Batch& batch) {
+ops::StepKey Decoder::prepare(const Batch& batch, std::span<const ops::Draw> draws) {
   step_.assign(batch, {.max_num_tokens = options_.max_num_batched_tokens,
                        .vocab_size = config_.vocab_size,
                        .block_tokens = config_.block_tokens,
@@ -200,23 +213,51 @@ ops::StepKey Decoder::prepare(const Batch& batch) {
     while (bound < step_.num_positions()) bound *= 2;
     bound = std::min(bound, rope_.max_positions());
   }
-  placed_.place(batch, step_, last_step_, static_cast<std::int32_t>(bound));
+  // As many draws as rows, so that who needs a row itself makes no other key.
+  draws_.assign(draws.begin(), draws.end());
+  if (!draws.empty()) draws_.resize(std::max(draws.size(), batch.logit_rows.size()));
+  if (std::ssize(draws_) > drawn_.size()) {
+    drawn_ = {backend_.staging, 2 * std::ssize(draws_), "drawn tokens"};
+    ++generation_;
+  }
+  placed_.place(batch, step_, last_step_, static_cast<std::int32_t>(bound), draws_);
   return {.num_tokens = placed_.all().num_tokens,
           .num_sequences = static_cast<std::int32_t>(placed_.all().sequences.size()),
           .max_slice_tokens = placed_.all().max_slice_tokens,
           .num_last_tokens = placed_.last().num_tokens,
           .max_last_slice_tokens = placed_.last().max_slice_tokens,
           .num_logit_rows = static_cast<std::int32_t>(last_step_.logit_rows().size()),
+          .num_draws = static_cast<std::int32_t>(draws_.size()),
           .num_positions = static_cast<std::int32_t>(bound),
-          .generation = pool_generation_ + (placed_.generation() << 32)};
+          .generation = generation_ + (placed_.generation() << 32)};
 }
 
 void Decoder::run(const Batch& batch, std::span<float> logits) {
+  run_step(batch, {.logits = logits});
+}
+
+void Decoder::run_and_draw(const Batch& batch, const StepOutputs& outputs) {
+  run_step(batch, outputs);
+}
+
+std::int32_t Decoder::num_token_masks() const { return masks_ ? kTokenMasks : 0; }
+
+void Decoder::set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) {
+  backend_.memory->upload(masks_.data() + mask * std::ssize(banned), banned.data(),
+                          static_cast<std::int64_t>(banned.size_bytes()));
+}
+
+float* Decoder::logits_room(std::int64_t num_rows) {
+  return num_rows * vocab_size() <= logits_room_.size() ? logits_room_.data() : nullptr;
+}
+
+void Decoder::run_step(const Batch& batch, const StepOutputs& outputs) {
   if (threads_ == nullptr) {
     threads_ = std::make_unique<ThreadPool>(options_.num_threads, options_.pin_threads);
     context_ = {.pool = threads_.get(), .scratch = &scratch_, .cuda = backend_.cuda.get()};
   }
-  const ops::StepKey key = prepare(batch);
+  const std::span<float> logits = outputs.logits;
+  const ops::StepKey key = prepare(batch, outputs.draws);
   WINNOW_ASSERT(logits.size() == batch.logit_rows.size() * static_cast<std::size_t>(vocab_size()),
                 "room for the logits of every row", logits.size(), batch.logit_rows.size());
   if (batch.tokens.empty()) return;
@@ -226,9 +267,9 @@ void Decoder::run(const Batch& batch, std::span<float> logits) {
   const std::int64_t rows_at_once = is_host ? num_rows : std::min(num_rows, kDeviceLogitRows);
   const auto step = [&] {
     run_layers();
-    if (rows_at_once > 0) {
-      write_logits(0, rows_at_once, is_host ? logits.data() : work_->logits.data());
-    }
+    if (rows_at_once == 0) return;
+    write_logits(0, rows_at_once, is_host ? logits.data() : work_->logits.data());
+    draw_tokens(0, rows_at_once);
   };
   const bool is_recorded = backend_.run_step && trace_ == nullptr &&
                            placed_.all().max_slice_tokens <= kMaxRecordedSlice &&
@@ -239,13 +280,55 @@ void Decoder::run(const Batch& batch, std::span<float> logits) {
     step();
   }
   if (is_host) return;
-  std::int64_t done = 0;
-  for (std::int64_t count = rows_at_once; count > 0;
-       count = std::min(num_rows - done, kDeviceLogitRows)) {
-    if (done > 0) write_logits(done, count, work_->logits.data());
-    backend_.memory->download(logits.data() + done * vocab_size(), work_->logits.data(),
-                              count * vocab_size() * static_cast<std::int64_t>(sizeof(float)));
-    done += count;
+  for (std::int64_t done = 0; done < num_rows;) {
+    const std::int64_t end = std::min(done + rows_at_once, num_rows);
+    if (done > 0) {
+      write_logits(done, end - done, work_->logits.data());
+      draw_tokens(done, end);
+    }
+    download_rows(done, end, outputs);
+    done = end;
+  }
+  if (outputs.draws.empty()) return;
+  backend_.memory->finish();
+  std::copy_n(drawn_.data(), outputs.drawn.size(), outputs.drawn.data());
+}
+
+/// From logit rows [first_row, end_row), which lie in the workspace.
+void Decoder::draw_tokens(std::int64_t first_row, std::int64_t end_row) {
+  if (draws_.empty()) return;
+  // Padding comes last and draws nothing: it goes with the last rows.
+  const auto place_of = [&](std::int64_t row) {
+    return std::ranges::find_if(
+               draws_, [&](const ops::Draw& draw) { return draw.row < 0 || draw.row >= row; }) -
+           draws_.begin();
+  };
+  const std::int64_t begin = place_of(first_row);
+  const std::int64_t end =
+      end_row < std::ssize(last_step_.logit_rows()) ? place_of(end_row) : std::ssize(draws_);
+  backend_.sample(context_, {.logits = work_->logits.data(),
+                             .vocab_size = config_.vocab_size,
+                             .first_row = static_cast<std::int32_t>(first_row),
+                             .draws = placed_.draws() + begin,
+                             .num_draws = static_cast<std::int32_t>(end - begin),
+                             .masks = masks_.data(),
+                             .out = drawn_.data() + begin});
+}
+
+/// The wanted ones of logit rows [first_row, end_row), which lie in the workspace.
+void Decoder::download_rows(std::int64_t first_row, std::int64_t end_row,
+                            const StepOutputs& outputs) {
+  const auto is_wanted = [&](std::int64_t row) {
+    return outputs.wants_row.empty() || outputs.wants_row[static_cast<std::size_t>(row)] != 0;
+  };
+  const std::int64_t width = vocab_size();
+  for (std::int64_t row = first_row; row < end_row; ++row) {
+    if (!is_wanted(row)) continue;
+    const std::int64_t begin = row;
+    while (row + 1 < end_row && is_wanted(row + 1)) ++row;
+    backend_.memory->download(outputs.logits.data() + begin * width,
+                              work_->logits.data() + (begin - first_row) * width,
+                              (row + 1 - begin) * width * std::int64_t{sizeof(float)});
   }
 }
 

@@ -45,6 +45,10 @@ class Decoder final : public ModelRunner {
   std::int32_t block_tokens() const override { return config_.block_tokens; }
   std::int32_t num_blocks() const override { return num_blocks_; }
   void run(const Batch& batch, std::span<float> logits) override;
+  std::int32_t num_token_masks() const override;
+  void set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) override;
+  void run_and_draw(const Batch& batch, const StepOutputs& outputs) override;
+  float* logits_room(std::int64_t num_rows) override;
   void copy_block(BlockId from, BlockId to) override;
   ThreadPool* compute_pool() override { return threads_.get(); }
   std::uint64_t cache_identity() const override;
@@ -54,13 +58,16 @@ class Decoder final : public ModelRunner {
 
   ops::AttentionShape attention_shape(int layer) const;
   ops::WorkLimits work_limits() const;
-  ops::StepKey prepare(const Batch& batch);
+  ops::StepKey prepare(const Batch& batch, std::span<const ops::Draw> draws);
+  void run_step(const Batch& batch, const StepOutputs& outputs);
   void run_layers();
   void insert_keys(int layer, const PackedLayer& weights);
   void keep_logit_rows(int layer);
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
   void write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits);
+  void draw_tokens(std::int64_t first_row, std::int64_t end_row);
+  void download_rows(std::int64_t first_row, std::int64_t end_row, const StepOutputs& outputs);
   void norm(const float* x, const ops::Array<float>& weight, std::int64_t num_rows, float* out);
 
   ModelConfig config_;
@@ -71,7 +78,7 @@ class Decoder final : public ModelRunner {
   DecoderOptions options_;
   RopeCache rope_;
   ops::Array<std::byte> pool_;
-  std::int64_t pool_generation_ = 0;
+  std::int64_t generation_ = 0;  // changes when one of the arrays here moves
   std::int32_t num_blocks_ = 0;
   DecoderTrace* trace_ = nullptr;
   std::unique_ptr<TraceRelay> relay_;  // of the running step
@@ -82,7 +89,11 @@ class Decoder final : public ModelRunner {
   FlatBatch step_;       // every token of the step
   FlatBatch last_step_;  // those that the last layer goes on with
   PlacedBatch placed_;
-  ops::BatchView view_;  // of the tokens that the current layer works on
+  std::vector<ops::Draw> draws_;     // of this step
+  ops::Array<float> logits_room_;    // [rows][vocab_size] in Backend::staging
+  ops::Array<ops::Drawn> drawn_;     // in Backend::staging
+  ops::Array<std::uint32_t> masks_;  // [kTokenMasks][ops::mask_words(vocab_size)]
+  ops::BatchView view_;              // of the tokens that the current layer works on
   std::unique_ptr<Workspace> work_;
 
  public:

@@ -6,10 +6,21 @@
 #include <span>
 
 #include "model/batch.h"
+#include "ops/sample/sample.h"
 
 namespace winnow {
 
 class ThreadPool;
+
+/// What is wanted of a step's rows of logits when the runner draws tokens itself.
+struct StepOutputs {
+  std::span<const ops::Draw> draws{};  // rows ascending
+  std::span<ops::Drawn> drawn{};       // [draws.size()]
+  /// [logit_rows]: not 0 where the row itself is wanted; the others' logits are left as they are.
+  /// Empty: every row is wanted.
+  std::span<const std::uint8_t> wants_row{};
+  std::span<float> logits{};  // [logit_rows][vocab_size]
+};
 
 class ModelRunner {
  public:
@@ -23,6 +34,18 @@ class ModelRunner {
   /// engine thread only. Throws Error when the step cannot be run; the slots it was to write are
   /// then undefined, everything else in the pool is as before.
   virtual void run(const Batch& batch, std::span<float> logits) = 0;
+
+  /// Masks of banned tokens that draws may name; 0: this runner cannot draw, and nobody may call
+  /// the two functions below.
+  virtual std::int32_t num_token_masks() const { return 0; }
+  /// `banned` as ops::mask_words() has it. Between steps.
+  virtual void set_token_mask(std::int32_t /*mask*/, std::span<const std::uint32_t> /*banned*/) {}
+  /// run() that chooses tokens where the logits are. Throws as run() does.
+  virtual void run_and_draw(const Batch& /*batch*/, const StepOutputs& /*outputs*/) {}
+
+  /// Room for that many rows of logits that fills faster than other memory, until the next call;
+  /// null: nothing better than the caller's own.
+  virtual float* logits_room(std::int64_t /*num_rows*/) { return nullptr; }
 
   /// Copies the whole row of one block (K, V, scales, index keys, drafter) to another: choices of
   /// one request share full blocks and get their own copy of a partial last one. Engine thread.

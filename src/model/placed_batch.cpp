@@ -46,18 +46,20 @@ ops::BatchView PlacedBatch::view_of(const FlatBatch& flat, std::int32_t bound_po
 }
 
 void PlacedBatch::place(const Batch& batch, const FlatBatch& all, const FlatBatch& last,
-                        std::int32_t bound_positions) {
+                        std::int32_t bound_positions, std::span<const ops::Draw> draws) {
   all_ = view_of(all, bound_positions);
   last_ = view_of(last, bound_positions);
   tokens_ = batch.tokens.data();
   kept_tokens_ = last.kept_tokens().data();
   logit_rows_ = last.logit_rows().data();
-  if (!memory_->is_host()) upload(batch, all, last);
+  draws_ = draws.data();
+  if (!memory_->is_host()) upload(batch, all, last, draws);
 }
 
-void PlacedBatch::upload(const Batch& batch, const FlatBatch& all, const FlatBatch& last) {
-  std::size_t bound = 10 * kAlignment + batch.tokens.size() * 8 * sizeof(std::int32_t) +
-                      2 * batch.sequences.size() * sizeof(ops::SequenceSlice);
+void PlacedBatch::upload(const Batch& batch, const FlatBatch& all, const FlatBatch& last,
+                         std::span<const ops::Draw> draws) {
+  std::size_t bound = 11 * kAlignment + batch.tokens.size() * 8 * sizeof(std::int32_t) +
+                      2 * batch.sequences.size() * sizeof(ops::SequenceSlice) + draws.size_bytes();
   for (const BatchSequence& sequence : batch.sequences) {
     bound += sequence.block_table.size() * sizeof(std::int32_t) + kAlignment;
   }
@@ -85,6 +87,7 @@ void PlacedBatch::upload(const Batch& batch, const FlatBatch& all, const FlatBat
     tokens_ = block.add(std::span(batch.tokens.data(), batch.tokens.size()));
     kept_tokens_ = block.add(last.kept_tokens());
     logit_rows_ = block.add(last.logit_rows());
+    draws_ = block.add(draws);
     for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
       const auto& table = batch.sequences[s].block_table;
       tables[s] =

@@ -18,6 +18,7 @@ Backend make_scalar_backend() {
   return {.name = "scalar",
           .machine = {},
           .memory = make_host_memory(),
+          .staging = {},
           .cuda = nullptr,
           .pack = scalar::pack,
           .make_random = {},

@@ -21,6 +21,7 @@
 #include "ops/moe/moe.h"
 #include "ops/qkv_insert/qkv_insert.h"
 #include "ops/rms_norm/rms_norm.h"
+#include "ops/sample/sample.h"
 
 namespace winnow::ops {
 
@@ -45,6 +46,7 @@ struct StepKey {
   std::int32_t num_last_tokens = 0;
   std::int32_t max_last_slice_tokens = 0;
   std::int32_t num_logit_rows = 0;
+  std::int32_t num_draws = 0;
   std::int32_t num_positions = 0;  // the bound that launches use
   std::int64_t generation = 0;     // changes whenever an address has changed
   friend auto operator<=>(const StepKey&, const StepKey&) = default;
@@ -56,6 +58,8 @@ struct Backend {
 
   /// Where every pointer of the operations' parameters points to.
   std::shared_ptr<Memory> memory;
+  /// Host memory that operations may write to as well; null: that of `memory`.
+  std::shared_ptr<Memory> staging;
   /// What `OpContext::cuda` is to be; null on CPUs.
   std::shared_ptr<cuda::Context> cuda;
 
@@ -87,6 +91,7 @@ struct Backend {
   void (*attention)(const OpContext&, const AttentionParams&) = nullptr;
   void (*mlp)(const OpContext&, const MlpParams&) = nullptr;
   void (*moe)(const OpContext&, const MoeParams&) = nullptr;
+  void (*sample)(const OpContext&, const SampleParams&) = nullptr;  // null: not offered
 };
 
 /// The reference: plain loops that define each operation's bits.

@@ -41,6 +41,7 @@ ops::Backend backend_of() {
   return {.name = fmt::format("cpu-{}", cpu_isa_name(isa)),
           .machine = {},
           .memory = ops::make_host_memory(),
+          .staging = {},
           .cuda = nullptr,
           .pack = pack,
           .make_random = {},

@@ -37,6 +37,8 @@ class HostMemory final : public Memory {
     std::memmove(to, from, static_cast<std::size_t>(num_bytes));
   }
 
+  void finish() override {}
+
   std::map<std::string, std::int64_t> uses() const override {
     const std::lock_guard lock(mutex_);
     std::map<std::string, std::int64_t> uses;

@@ -31,6 +31,10 @@ class Memory {
   virtual void download(void* to, const void* from, std::int64_t num_bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t num_bytes) = 0;
 
+  /// Waits until the operations submitted so far are done: what they wrote to staging memory
+  /// (Backend::staging) can then be read.
+  virtual void finish() = 0;
+
   /// Bytes handed out under each `what`, in alphabetical order: the start-up table's memory lines.
   virtual std::map<std::string, std::int64_t> uses() const = 0;
 };

@@ -130,6 +130,21 @@ TEST_F(EngineEquality, WithoutPrefixCache) {
   EXPECT_EQ(bench.core.stats().cached_tokens, 0);
 }
 
+// Drawn where the logits are, with too few masks for the sets of banned tokens of some steps.
+TEST_F(EngineEquality, WithARunnerThatDraws) {
+  for (const std::int32_t num_masks : {1, 2, 16}) {
+    FakeRunnerOptions fake = pool_of(200);
+    fake.num_token_masks = num_masks;
+    EngineOptions options = plain_options();
+    options.max_num_batched_tokens = 70;
+    Bench bench(options, fake);
+    expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 1}),
+                 "masks " + std::to_string(num_masks));
+    EXPECT_GT(bench.runner.num_draws, 0);
+    EXPECT_GT(bench.runner.num_masks_set, 0);
+  }
+}
+
 TEST_F(EngineEquality, AfterPreemption) {
   // 24 blocks are the most one of these needs: everything else has to give way.
   for (const bool has_cache : {true, false}) {

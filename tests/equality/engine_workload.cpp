@@ -17,15 +17,21 @@ SamplingParams mixed_params(std::mt19937_64& random, std::int32_t vocab_size) {
   if (below(2) == 0) params.top_k = 1 + below(20);
   if (below(2) == 0) params.top_p = 0.5F + 0.1F * static_cast<float>(below(5));
   if (below(4) == 0) params.min_p = 0.05F;
-  if (below(3) == 0) params.repetition_penalty = 1.3F;
-  if (below(3) == 0) params.presence_penalty = 0.8F;
-  if (below(3) == 0) params.frequency_penalty = -0.4F;
-  if (below(4) == 0) params.logit_bias = {{below(static_cast<std::uint64_t>(vocab_size)), 3.0F}};
-  if (below(3) == 0) params.logprobs = below(6);
-  if (below(5) == 0) params.processed_logprobs = true;
+  if (below(2) == 0) {  // else the next token is all that is wanted of a row
+    if (below(3) == 0) params.repetition_penalty = 1.3F;
+    if (below(3) == 0) params.presence_penalty = 0.8F;
+    if (below(3) == 0) params.frequency_penalty = -0.4F;
+    if (below(4) == 0) params.logit_bias = {{below(static_cast<std::uint64_t>(vocab_size)), 3.0F}};
+    if (below(3) == 0) params.logprobs = below(6);
+    if (below(5) == 0) params.processed_logprobs = true;
+    if (below(5) == 0) params.logprob_token_ids = {0, vocab_size - 1};
+  }
   if (below(4) == 0) params.prompt_logprobs = below(3);
-  if (below(5) == 0) params.logprob_token_ids = {0, vocab_size - 1};
   if (below(5) == 0) params.n = 2 + below(3);
+  if (below(3) == 0) {
+    const auto token = [&] { return below(static_cast<std::uint64_t>(vocab_size)); };
+    params.bad_words = {{token()}, {token()}, {token(), token()}};
+  }
   return params;
 }
 

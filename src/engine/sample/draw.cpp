@@ -4,8 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "base/exact_math.h"
 #include "base/random.h"
-#include "engine/sample/exact_math.h"
 #include "engine/sample/row_kernels.h"
 
 namespace winnow {

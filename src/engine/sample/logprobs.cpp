@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/sample/exact_math.h"
+#include "base/exact_math.h"
 #include "engine/sample/row_kernels.h"
 
 namespace winnow {

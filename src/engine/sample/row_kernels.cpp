@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/exact_math.h"
 #include "base/random.h"
-#include "engine/sample/exact_math.h"
 
 namespace winnow {
 namespace {

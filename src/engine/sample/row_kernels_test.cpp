@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
+#include "base/exact_math.h"
 #include "base/random.h"
 #include "engine/sample/candidates.h"
-#include "engine/sample/exact_math.h"
 
 namespace winnow {
 namespace {

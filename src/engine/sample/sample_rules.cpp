@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/sample/penalties.h"
+
 namespace winnow {
 namespace {
 
@@ -49,6 +51,17 @@ SampleRules::SampleRules(const SamplingParams& p, std::span<const TokenId> model
   if (!p.ignore_eos) end_ids.insert(end_ids.end(), model_stop_ids.begin(), model_stop_ids.end());
   sort_unique(end_ids);
   sort_unique(allowed_ids);
+  for (const std::vector<TokenId>& word : p.bad_words) {
+    if (word.size() == 1) banned_ids.push_back(word.front());
+  }
+  sort_unique(banned_ids);
+  if (p.min_tokens > 0) {
+    early_banned_ids = banned_ids;
+    early_banned_ids.insert(early_banned_ids.end(), end_ids.begin(), end_ids.end());
+    sort_unique(early_banned_ids);
+  }
+  needs_rows = p.logprobs || !p.logprob_token_ids.empty() || !p.logit_bias.empty() ||
+               !allowed_ids.empty() || Penalties(p, {}).is_active();
 }
 
 bool SampleRules::ends_run(TokenId token) const {

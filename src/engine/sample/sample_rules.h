@@ -25,8 +25,11 @@ struct SampleRules {
 
   const SamplingParams* params;
   std::uint64_t seed;
-  std::vector<TokenId> end_ids;      // sorted; what min_tokens holds back
-  std::vector<TokenId> allowed_ids;  // sorted, unique
+  std::vector<TokenId> end_ids;           // sorted; what min_tokens holds back
+  std::vector<TokenId> allowed_ids;       // sorted, unique
+  std::vector<TokenId> banned_ids;        // bad words of one token; sorted, unique
+  std::vector<TokenId> early_banned_ids;  // and end_ids: before min_tokens
+  bool needs_rows = false;                // more than the choice of a token, or not by bans alone
 };
 
 /// In this order: allowed ids, bad words, ids that would end the run before min_tokens, bias.

@@ -50,33 +50,45 @@ void list_top_p(std::span<const float> logits, const RowScan& scan, float invers
   keep_top_p(scratch.candidates, static_cast<double>(top_p), total);
 }
 
-void list_top_k(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
-                const SamplingParams& params, SampleScratch& scratch) {
-  select_top_k(logits, params.top_k, scratch.candidates);
+void list_top_k(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
+                SampleScratch& scratch) {
+  select_top_k(logits, draw.top_k, scratch.candidates);
   std::uint64_t total = 0;
   for (Candidate& candidate : scratch.candidates) {
-    row_kernels().fill_weights({&candidate.logit, 1}, scan.max, inverse_temperature,
+    row_kernels().fill_weights({&candidate.logit, 1}, scan.max, draw.inverse_temperature,
                                {&candidate.weight, 1});
     total += weight_mass(candidate.weight);
   }
-  if (params.top_p < 1.0F) {
-    keep_top_p(scratch.candidates, static_cast<double>(params.top_p), total);
+  if (draw.top_p < 1.0F) {
+    keep_top_p(scratch.candidates, static_cast<double>(draw.top_p), total);
   }
 }
 
-Kept truncate(std::span<const float> logits, const RowScan& scan, float inverse_temperature,
-              const SamplingParams& params, SampleScratch& scratch) {
+Kept truncate(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
+              SampleScratch& scratch) {
   const auto vocab_size = static_cast<std::int32_t>(logits.size());
-  if (params.top_k > 0 && params.top_k < vocab_size) {
-    list_top_k(logits, scan, inverse_temperature, params, scratch);
-  } else if (params.top_p < 1.0F) {
-    list_top_p(logits, scan, inverse_temperature, params.top_p, scratch);
+  if (draw.top_k > 0 && draw.top_k < vocab_size) {
+    list_top_k(logits, scan, draw, scratch);
+  } else if (draw.top_p < 1.0F) {
+    list_top_p(logits, scan, draw.inverse_temperature, draw.top_p, scratch);
   } else {
-    return {.min_weight = params.min_p};
+    return {.min_weight = draw.min_p};
   }
   std::erase_if(scratch.candidates,
-                [&](const Candidate& candidate) { return candidate.weight < params.min_p; });
+                [&](const Candidate& candidate) { return candidate.weight < draw.min_p; });
   return {.is_listed = true};
+}
+
+TokenId draw_kept(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
+                  const Kept& kept, SampleScratch& scratch) {
+  const DrawKey key{.seed = draw.seed, .choice = draw.choice, .position = draw.position};
+  return kept.is_listed ? draw_candidate(scratch.candidates, key)
+                        : draw_row({.logits = logits,
+                                    .max = scan.max,
+                                    .argmax = scan.argmax,
+                                    .inverse_temperature = draw.inverse_temperature,
+                                    .min_weight = kept.min_weight},
+                                   key);
 }
 
 /// Turns scratch.row into the log-distribution that was drawn from, up to a constant.
@@ -111,6 +123,25 @@ void SampleState::accept(TokenId token) {
   if (filter) filter->accept(token);
 }
 
+ops::Draw make_draw(const SampleRules& rules, std::uint32_t choice,
+                    std::span<const TokenId> context) {
+  const SamplingParams& params = *rules.params;
+  return {.seed = rules.seed,
+          .choice = choice,
+          .position = static_cast<std::uint32_t>(context.size() - 1),
+          .inverse_temperature = rules.is_greedy() ? 1.0F : 1.0F / params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .top_k = params.top_k,
+          .is_greedy = rules.is_greedy() ? 1 : 0};
+}
+
+TokenId draw_token(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
+                   SampleScratch& scratch) {
+  if (draw.is_greedy != 0) return scan.argmax;
+  return draw_kept(logits, scan, draw, truncate(logits, scan, draw, scratch), scratch);
+}
+
 Sample sample_token(std::span<const float> raw, const SampleRules& rules, SampleState& state,
                     std::span<const TokenId> context, std::int32_t num_output,
                     SampleScratch& scratch) {
@@ -139,20 +170,11 @@ Sample sample_token(std::span<const float> raw, const SampleRules& rules, Sample
   }
 
   Sample sample{.token = scan.argmax};
-  const float inverse_temperature = rules.is_greedy() ? 1.0F : 1.0F / params.temperature;
+  const ops::Draw draw = make_draw(rules, state.choice, context);
   Kept kept;
   if (!rules.is_greedy()) {
-    kept = truncate(logits, scan, inverse_temperature, params, scratch);
-    const DrawKey key{.seed = rules.seed,
-                      .choice = state.choice,
-                      .position = static_cast<std::uint32_t>(context.size() - 1)};
-    sample.token = kept.is_listed ? draw_candidate(scratch.candidates, key)
-                                  : draw_row({.logits = logits,
-                                              .max = scan.max,
-                                              .argmax = scan.argmax,
-                                              .inverse_temperature = inverse_temperature,
-                                              .min_weight = kept.min_weight},
-                                             key);
+    kept = truncate(logits, scan, draw, scratch);
+    sample.token = draw_kept(logits, scan, draw, kept, scratch);
   }
 
   if (params.logprobs || !params.logprob_token_ids.empty()) {
@@ -161,7 +183,7 @@ Sample sample_token(std::span<const float> raw, const SampleRules& rules, Sample
                              .listed = params.logprob_token_ids};
     std::span<const float> reported = raw;
     if (params.processed_logprobs) {
-      keep_processed(kept, scan, inverse_temperature, logits, scratch);
+      keep_processed(kept, scan, draw.inverse_temperature, logits, scratch);
       reported = scratch.row;
     }
     sample.logprobs = row_logprobs(reported, query, scratch.ranking);

@@ -11,8 +11,10 @@
 #include "engine/request.h"
 #include "engine/sample/candidates.h"
 #include "engine/sample/penalties.h"
+#include "engine/sample/row_kernels.h"
 #include "engine/sample/sample_rules.h"
 #include "engine/sample/token_filter.h"
+#include "model/model_runner.h"
 
 namespace winnow {
 
@@ -51,6 +53,16 @@ struct SampleScratch {
   std::vector<Candidate> candidates;
   std::vector<Candidate> ranking;
 };
+
+/// What `rules` say of the token after `context`, without masks and penalties; the row is left
+/// open.
+ops::Draw make_draw(const SampleRules& rules, std::uint32_t choice,
+                    std::span<const TokenId> context);
+
+/// The token that `draw` describes (ops/sample/sample.h), from a masked row with this scan, which
+/// found a finite maximum.
+TokenId draw_token(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
+                   SampleScratch& scratch);
 
 /// The next token after `context` (prompt and output, not empty). A pure function of its
 /// arguments: neither other sequences nor the thread matter. Temperature below 1e-5 takes the

@@ -21,7 +21,8 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
 FakeRunner::FakeRunner(const FakeRunnerOptions& options)
     : options_(options),
       slots_(static_cast<std::size_t>(options.num_blocks) *
-             static_cast<std::size_t>(options.block_tokens)) {
+             static_cast<std::size_t>(options.block_tokens)),
+      masks_(static_cast<std::size_t>(options.num_token_masks)) {
   poison_pool();
 }
 
@@ -57,6 +58,42 @@ void FakeRunner::run(const Batch& batch, std::span<float> logits) {
     }
   }
   WINNOW_ASSERT(row == batch.logit_rows.size(), "rows are ascending tokens of the batch", row);
+}
+
+void FakeRunner::set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) {
+  ++num_masks_set;
+  masks_[static_cast<std::size_t>(mask)].assign(banned.begin(), banned.end());
+}
+
+void FakeRunner::run_and_draw(const Batch& batch, const StepOutputs& outputs) {
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  const auto size = static_cast<std::size_t>(vocab_size());
+  run(batch, outputs.logits);
+  for (std::size_t i = 0; i < outputs.draws.size(); ++i) {
+    const ops::Draw& draw = outputs.draws[i];
+    ++num_draws;
+    std::vector<float> row(size);
+    std::ranges::copy(outputs.logits.subspan(static_cast<std::size_t>(draw.row) * size, size),
+                      row.begin());
+    RowScan scan = row_kernels().scan(row);
+    if (scan.is_bad || scan.max == kMasked) {
+      outputs.drawn[i] = {.status = ops::DrawStatus::kCorruptLogits};
+      continue;
+    }
+    for (std::size_t t = 0; draw.mask >= 0 && t < size; ++t) {
+      const auto& banned = masks_[static_cast<std::size_t>(draw.mask)];
+      if ((banned[t / 32] >> (t % 32) & 1U) != 0) row[t] = kMasked;
+    }
+    scan = row_kernels().scan(row);
+    outputs.drawn[i] = scan.max == kMasked
+                           ? ops::Drawn{.status = ops::DrawStatus::kNothingAllowed}
+                           : ops::Drawn{.token = draw_token(row, scan, draw, scratch_)};
+  }
+  for (std::size_t row = 0; row < outputs.wants_row.size(); ++row) {
+    if (outputs.wants_row[row] != 0) continue;
+    std::ranges::fill(outputs.logits.subspan(row * size, size),
+                      std::numeric_limits<float>::quiet_NaN());
+  }
 }
 
 void FakeRunner::copy_block(BlockId from, BlockId to) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/sample/sampler.h"
 #include "model/model_runner.h"
 
 namespace winnow::testing {
@@ -15,8 +16,9 @@ struct FakeRunnerOptions {
   std::int32_t vocab_size = 64;
   std::int32_t block_tokens = 8;
   std::int32_t num_blocks = 64;
-  std::uint64_t weights = 1;  // another value is another model
-  float logit_range = 8.0F;   // logits lie in [-range / 2, range / 2)
+  std::uint64_t weights = 1;         // another value is another model
+  float logit_range = 8.0F;          // logits lie in [-range / 2, range / 2)
+  std::int32_t num_token_masks = 0;  // not 0: it draws, and tells of no row that is not wanted
 };
 
 class FakeRunner final : public ModelRunner {
@@ -29,6 +31,9 @@ class FakeRunner final : public ModelRunner {
   std::uint64_t cache_identity() const override { return options_.weights; }
   bool is_healthy() const override { return is_healthy_; }
   void run(const Batch& batch, std::span<float> logits) override;
+  std::int32_t num_token_masks() const override { return static_cast<std::int32_t>(masks_.size()); }
+  void set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) override;
+  void run_and_draw(const Batch& batch, const StepOutputs& outputs) override;
   void copy_block(BlockId from, BlockId to) override;
   ThreadPool* compute_pool() override { return pool; }
 
@@ -49,6 +54,8 @@ class FakeRunner final : public ModelRunner {
   std::int64_t num_tokens = 0;
   std::int64_t num_foreign_slots = 0;  // read, but not written for that position: always a fault
   std::int32_t max_batch_tokens = 0;
+  std::int64_t num_draws = 0;
+  std::int64_t num_masks_set = 0;
 
  private:
   struct Slot {
@@ -64,6 +71,8 @@ class FakeRunner final : public ModelRunner {
   FakeRunnerOptions options_;
   bool is_healthy_ = true;
   std::vector<Slot> slots_;  // [num_blocks][block_tokens]
+  std::vector<std::vector<std::uint32_t>> masks_;
+  SampleScratch scratch_;
 };
 
 }  // namespace winnow::testing

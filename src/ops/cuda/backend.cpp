@@ -6,6 +6,7 @@
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/graphs.h"
+#include "ops/cuda/memory.h"
 
 namespace winnow::ops {
 namespace {
@@ -40,6 +41,7 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
       .name = is_fast ? "cuda" : "cuda-exact",
       .machine = context->name(),
       .memory = context->memory(),
+      .staging = cuda::make_page_locked_memory(device),
       .cuda = std::move(context),
       .pack = [raw](std::span<const MatrixSource> stacked) { return cuda::pack(*raw, stacked); },
       .make_random = [raw](std::span<const MatrixShape> stacked,
@@ -60,7 +62,8 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
       .index_topk = is_fast ? cuda::fast::index_topk : cuda::exact::index_topk,
       .attention = is_fast ? cuda::fast::attention : cuda::exact::attention,
       .mlp = is_fast ? cuda::fast::mlp : cuda::exact::mlp,
-      .moe = is_fast ? cuda::fast::moe : cuda::exact::moe};
+      .moe = is_fast ? cuda::fast::moe : cuda::exact::moe,
+      .sample = cuda::sample};
 }
 
 }  // namespace winnow::ops

@@ -24,7 +24,7 @@ target_compile_options(winnow_cuda_kernels PRIVATE
 file(GLOB_RECURSE cuda_hosts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*/cuda_*.cpp)
 list(FILTER cuda_hosts EXCLUDE REGEX "_bench\\.cpp$|_test\\.cpp$")
 target_sources(winnow_ops PRIVATE
-  cuda/backend.cpp cuda/context.cpp cuda/device.cpp cuda/graphs.cpp cuda/memory.cpp ${cuda_hosts})
+  cuda/backend.cpp cuda/context.cpp cuda/device.cpp cuda/graphs.cpp cuda/memory.cpp cuda/page_locked.cpp ${cuda_hosts})
 target_link_libraries(winnow_ops PUBLIC CUDA::cudart_static PRIVATE winnow_cuda_kernels)
 
 # The kernels' own benchmarks check before they time, and need no other part of the build.

@@ -28,6 +28,7 @@ struct OpContext;
 class PackedMatrix;
 struct QkvInsertParams;
 struct RmsNormParams;
+struct SampleParams;
 }  // namespace winnow::ops
 
 namespace winnow::cuda {
@@ -41,6 +42,9 @@ std::unique_ptr<ops::PackedMatrix> make_random(Context& context,
 std::unique_ptr<ops::ExpertTable> bind_experts(Context& context,
                                                std::span<const ops::MlpWeights> experts,
                                                const ops::MlpWeights& shared);
+
+/// One way only: the token is a matter of integers and of single roundings in a written order.
+void sample(const ops::OpContext& context, const ops::SampleParams& params);
 
 namespace exact {
 void keep_rows(const ops::OpContext& context, const ops::KeepRowsParams& params);

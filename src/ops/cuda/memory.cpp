@@ -80,6 +80,10 @@ class DeviceMemory final : public ops::Memory {
           "copying from the device");
     check(cudaStreamSynchronize(stream_.get()), "waiting for the device");
   }
+  void finish() override {
+    use_device();
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the device");
+  }
   void copy(void* to, const void* from, std::int64_t num_bytes) override {
     use_device();
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToDevice,

@@ -17,4 +17,8 @@ SharedStream make_stream(int device);
 /// 64 MiB, because the driver hands memory out in pieces of 2 MiB. Thread-safe.
 std::shared_ptr<ops::Memory> make_device_memory(int device, SharedStream stream);
 
+/// Host memory that the device reads and writes at the same addresses. Its copies are the host's
+/// own and wait for nothing. Thread-safe.
+std::shared_ptr<ops::Memory> make_page_locked_memory(int device);
+
 }  // namespace winnow::cuda

@@ -274,6 +274,8 @@ Backend make_hosted() {
   backend.bind_experts = {};  // moe() binds what it is given
   backend.reserve = {};
   backend.run_step = {};
+  backend.staging = {};
+  backend.sample = nullptr;  // draws are compared by tests/equality/device_sample_test.cpp
   backend.keep_rows = Ops::keep_rows;
   backend.embed = Ops::embed;
   backend.rms_norm = Ops::rms_norm;

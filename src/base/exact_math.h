@@ -1,15 +1,17 @@
 // exp and log from plain IEEE operations in a written order, so that a seed gives the same text on
-// every machine and instruction set; libm's differ in the last bit between its variants.
+// every machine, instruction set and device; libm's differ in the last bit between its variants.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace winnow {
 
-/// e^x in fp32 for x ≤ 0 (-inf included), relative error below 2e-7; 0 below -87. Branch-free, so
-/// that loops over it vectorise.
-[[gnu::always_inline]] inline float exp_weight(float x) {
+/// e^x in fp32 for x ≤ 0 (-inf included), relative error below 2e-7; 0 below -87. Never falls as x
+/// rises. Branch-free, so that loops over it vectorise.
+[[gnu::always_inline]] WINNOW_HOST_DEVICE inline float exp_weight(float x) {
   constexpr float kLowest = -87.0F;         // e^x would be subnormal soon after
   constexpr float kRound = 12582912.0F;     // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLn2High = 0.693359375F;  // 9 bits: n * kLn2High is exact
@@ -31,7 +33,7 @@ namespace winnow {
 }
 
 /// Natural logarithm of a positive normal double, relative error below 1e-15.
-inline double natural_log(double x) {
+WINNOW_HOST_DEVICE inline double natural_log(double x) {
   constexpr double kLn2 = 0.693147180559945309417;
   auto bits = std::bit_cast<std::uint64_t>(x);
   auto exponent = static_cast<std::int64_t>(bits >> 52) - 1023;
