@@ -13,13 +13,10 @@ namespace {
 
 bool is_whole(std::int64_t size) { return size > 0 && size % kChunkCols == 0; }
 
-bool fits(const DeviceMlp& mlp) {
-  return mlp.gate.fits_bf16 && mlp.up.fits_bf16 && mlp.down.fits_bf16 &&
-         mlp.gate.scheme == mlp.up.scheme;
-}
+bool fits(const MatrixPart& part) { return part.fits_bf16 && part.scheme != QuantScheme::kBF16; }
 
-bool is_quantised(const DeviceMlp& mlp) {
-  return mlp.gate.scheme != QuantScheme::kBF16 && mlp.down.scheme != QuantScheme::kBF16;
+bool fits(const DeviceMlp& mlp) {
+  return fits(mlp.gate) && fits(mlp.up) && fits(mlp.down) && mlp.gate.scheme == mlp.up.scheme;
 }
 
 /// The router's one part; null when it is not what the kernels read.
@@ -34,7 +31,7 @@ bool is_fast(const ops::MoeParams& params, const CudaExperts& experts) {
          is_whole(experts.width()) && (!experts.has_shared() || is_whole(experts.shared_width())) &&
          experts.num_experts() <= fast_moe::kMaxExperts && params.top_k <= fast_moe::kMaxTopK &&
          params.router->rows() == experts.num_experts() &&
-         std::ranges::all_of(experts.host(), fits);
+         std::ranges::all_of(experts.host(), [](const DeviceMlp& mlp) { return fits(mlp); });
 }
 
 }  // namespace
@@ -44,7 +41,9 @@ void moe(const ops::OpContext& context, const ops::MoeParams& params) {
   const auto& experts = *static_cast<const CudaExperts*>(params.table);
   if (!is_fast(params, experts)) return exact::moe(context, params);
   Context& cuda = *context.cuda;
-  fast_moe::Layer layer{
+  const fast_moe::Layer layer{
+      .h = params.h,
+      .num_tokens = static_cast<int>(params.num_tokens),
       .router = router_part(params)->data,
       .router_bias = params.router_bias,
       .experts = experts.device(),
@@ -56,28 +55,16 @@ void moe(const ops::OpContext& context, const ops::MoeParams& params) {
       .routed_scale = params.routed_scale,
       .alpha = params.constants.alpha,
       .limit = params.constants.limit,
+      .y = params.y,
+      .chosen_experts = params.chosen_experts,
+      .chosen_weights = params.chosen_weights,
   };
-  // Prefill's tiles have no form for BF16 experts: those go through decode, a few tokens a time.
-  const bool has_tiles = std::ranges::all_of(experts.host(), is_quantised);
-  const std::int64_t most =
-      has_tiles ? params.num_tokens : std::int64_t{fast_moe::kMaxDecodeTokens};
-  const int num_blocks = fast_moe::num_decode_blocks(cuda.num_multiprocessors());
-  for (std::int64_t first = 0; first < params.num_tokens; first += most) {
-    layer.h = params.h + first * layer.hidden;
-    layer.y = params.y + first * layer.hidden;
-    layer.num_tokens = static_cast<int>(std::min(most, params.num_tokens - first));
-    if (params.chosen_experts != nullptr) {
-      layer.chosen_experts = params.chosen_experts + first * params.top_k;
-    }
-    if (params.chosen_weights != nullptr) {
-      layer.chosen_weights = params.chosen_weights + first * params.top_k;
-    }
-    fast_moe::Workspace work = fast_moe::carve(
-        layer, num_blocks, [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
-    work.counters = cuda.counters();
-    fast_moe::run(layer, work, cuda.num_multiprocessors(), cuda.stream());
-    cuda.scratch().reset();
-  }
+  fast_moe::Workspace work =
+      fast_moe::carve(layer, fast_moe::num_decode_blocks(cuda.num_multiprocessors()),
+                      [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
+  work.counters = cuda.counters();
+  fast_moe::run(layer, work, cuda.num_multiprocessors(), cuda.stream());
+  cuda.scratch().reset();
 }
 
 }  // namespace winnow::cuda::fast

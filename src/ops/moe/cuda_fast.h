@@ -2,11 +2,12 @@
 // the launchers. Everything here is a device pointer or a count; nothing waits.
 //
 // Numerics. The router's logits and the choice are the reference's own (moe.h), bit for bit. Expert
-// matrices multiply bf16 inputs in the tensor cores with fp32 sums: the columns of a row are cut
-// into kNumSegments runs of whole 64-column chunks (segment_chunks()); a run's products are summed
-// in the order of the matrix instructions from 0, the runs' sums are added in ascending order from
-// 0. mma.sync.m16n8k16 and wgmma's k16 forms give the same bits, so a token's result does not
-// depend on the number of tokens. Activations between the two products are rounded to bf16.
+// matrices multiply bf16 inputs in the tensor cores with fp32 sums: the columns of a row are dealt
+// out to kNumSegments segments in pieces of whole 64-column chunks (num_pieces()); a segment's
+// products are summed in the order of the matrix instructions from 0, the segments' sums are added
+// in ascending order from 0. mma.sync.m16n8k16 and wgmma's k16 forms give the same bits, so a
+// token's result does not depend on the number of tokens. Activations between the two products are
+// rounded to bf16.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,12 +25,14 @@ inline constexpr int kMaxTopK = 8;
 inline constexpr int kMaxDecodeTokens = 64;  // above, tokens are many enough for prefill's tiles
 inline constexpr int kBlockTokens = 32;      // tokens of one expert that share a pass over it
 
-/// Chunks of each segment but the last ones, which may be shorter or empty.
-constexpr int segment_chunks(int num_chunks) {
-  return (num_chunks + kNumSegments - 1) / kNumSegments;
-}
+/// Piece p of a row, kPieceChunks chunks but for the last, belongs to segment p % kNumSegments: the
+/// warps that share a row then read neighbouring bytes at about the same time.
+inline constexpr int kPieceChunks = 3;
 
-/// One layer and its inputs. Sizes are multiples of 64; all parts fit bf16 except the router's.
+constexpr int num_pieces(int num_chunks) { return (num_chunks + kPieceChunks - 1) / kPieceChunks; }
+
+/// One layer and its inputs. Sizes are multiples of 64; experts are NVFP4 or MXFP8 that fits bf16,
+/// gate and up alike.
 struct Layer {
   const float* h = nullptr;  // [num_tokens][hidden]
   int num_tokens = 0;
@@ -52,6 +55,8 @@ struct Layer {
   constexpr int num_pairs() const { return num_tokens * top_k; }
   /// Rows of the activations: (token, choice) pairs by expert, then every token for the shared one.
   constexpr int num_slots() const { return num_pairs() + (has_shared() ? num_tokens : 0); }
+  /// With each expert's rows padded to a multiple of eight, as prefill lays them out.
+  constexpr int max_slots() const { return (num_slots() + 8 * (num_experts + 1)) / 8 * 8; }
   constexpr int max_width() const { return width > shared_width ? width : shared_width; }
 };
 
@@ -72,8 +77,8 @@ struct ActiveExpert {
 
 /// A place in the list of work: tile pair `row` of active expert `entry`.
 struct WorkPlace {
-  std::int32_t entry = 0;
-  std::int32_t row = 0;
+  std::int32_t entry;
+  std::int32_t row;
 };
 
 /// Scratch of one call.
@@ -90,10 +95,14 @@ struct Workspace {
   std::byte* activations = nullptr;   // bf16 [num_slots][max_width], likewise
   float* outputs = nullptr;           // [num_slots][hidden]
   std::uint32_t* counters = nullptr;  // zero before and after
-  // Prefill only.
-  std::int32_t* counts = nullptr;     // [num_experts] tokens of each
-  WorkPlace* tiles = nullptr;         // [2][max_tiles()] in the order of work
-  std::int32_t* num_tiles = nullptr;  // [2]
+  // Prefill only. Rows that wgmma reads lie as it wants them in shared memory, so that a tile's
+  // columns are one copy: [chunk][slot, max_slots()][64 bf16], 16-byte piece p of slot s at p ^ s
+  // % 8. token_of is -1 for a slot that only pads.
+  std::byte* gathered = nullptr;        // the inputs by slot; activations have the same form
+  std::int32_t* counts = nullptr;       // [num_experts] tokens of each
+  WorkPlace* tiles = nullptr;           // [2][max_tiles()] in the order of work
+  std::int32_t* num_tiles = nullptr;    // [2]
+  std::int32_t* shared_slot = nullptr;  // of the first token
 
   static constexpr int kRouteTicket = 0;
   static constexpr int kExitTicket = 1;
@@ -110,6 +119,10 @@ constexpr int max_active(const Layer& layer) {
 inline constexpr int kPrefillTokens = 128;
 inline constexpr int kPrefillWidth = 128;
 inline constexpr int kPrefillHidden = 256;
+
+/// Up to so many tokens the router's columns are spread over blocks; more fill the device by
+/// themselves.
+inline constexpr int kMaxSpreadTokens = 1024;
 
 constexpr bool is_decode(const Layer& layer) { return layer.num_tokens <= kMaxDecodeTokens; }
 
@@ -131,7 +144,7 @@ __host__ __device__ constexpr int operand_index(int k) {
 }
 
 /// Blocks of the persistent kernel, all resident.
-inline constexpr int kDecodeBlocksPerMultiprocessor = 4;
+inline constexpr int kDecodeBlocksPerMultiprocessor = 3;
 inline int num_decode_blocks(int num_multiprocessors) {
   return kDecodeBlocksPerMultiprocessor * num_multiprocessors;
 }
@@ -142,7 +155,7 @@ void route(const Layer& layer, const Workspace& work, int num_blocks, cudaStream
 /// Logits and choice for many tokens; inputs in the order of their columns.
 void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream);
 
-/// Sorts the tokens by expert and lists the tiles.
+/// Sorts the tokens by expert, lists the tiles, and gathers the inputs.
 void sort_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream);
 
 /// Both products, SwiGLU and the weighted sum by large tiles. NVFP4 and MXFP8.

@@ -14,6 +14,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/check.h"
+#include "ops/cuda/launch.h"
 #include "ops/cuda/ptx.cuh"
 #include "ops/fast_exp.h"
 #include "ops/linear/cuda_fragments.cuh"
@@ -23,18 +24,21 @@ namespace winnow::cuda::fast_moe {
 namespace {
 
 constexpr int kWarps = kNumSegments;
-constexpr int kThreads = kWarps * 32;
-constexpr int kStages = 2;
-constexpr int kStageBytes = 6336;  // a pair of runs: 5 NVFP4, 3 MXFP8 or 1 BF16 chunks each
-constexpr int kSumFloats = kWarps * 2 * 32 * 4;
+constexpr int kComputeThreads = kWarps * 32;
+constexpr int kThreads = kComputeThreads + 32;  // and a warp that loads
+constexpr int kStages = 4;
+constexpr int kStageBytes = 3456;                // a pair of tiles' chunks: 3 NVFP4 or 1 MXFP8 each
+constexpr int kSumFloats = kWarps * 2 * 32 * 4;  // of one column group
 constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-constexpr int kSharedBytes = kRingBytes + kSumFloats * 4 + kWarps * kStages * 8;
+constexpr int kSharedBytes = kRingBytes + 2 * kSumFloats * 4 + 2 * kWarps * kStages * 8;
 static_assert(kDecodeBlocksPerMultiprocessor * (kSharedBytes + 1024) <= 228 * 1024);
-static_assert(kThreads == 128, "a thread for each element of two summed tiles");
+static_assert(kComputeThreads == 128, "a thread for each element of two summed tiles");
 
 __host__ __device__ constexpr int chunks_of_stage(QuantScheme scheme) {
-  return kStageBytes / (2 * static_cast<int>(chunk_bytes(scheme)));
+  return scheme == QuantScheme::kNvfp4 ? kPieceChunks : 1;
 }
+static_assert(2 * kPieceChunks * chunk_bytes(QuantScheme::kNvfp4) <= kStageBytes);
+static_assert(2 * chunk_bytes(QuantScheme::kMxfp8) <= kStageBytes);
 
 __device__ std::uint32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t value;
@@ -42,121 +46,150 @@ __device__ std::uint32_t load_acquire(const std::uint32_t* p) {
   return value;
 }
 
-/// The runs of items of one block, in order.
-struct Items {
-  WorkPlace place;
-  int phase = 0;
+/// *p += 1 after everything that this thread, and by barriers others of its block, wrote before.
+/// Unlike a fence it leaves L1 as it is.
+__device__ std::uint32_t add_release(std::uint32_t* p) {
+  std::uint32_t before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
+  return before;
+}
 
-  /// Blocks of one multiprocessor, as they are usually placed, take neighbouring runs: their
-  /// tokens' columns are then the same ones in L1.
-  __device__ static int rank(int num_blocks) {
-    const int num_multiprocessors = num_blocks / kDecodeBlocksPerMultiprocessor;
-    const auto block = static_cast<int>(blockIdx.x);
-    return block % num_multiprocessors * kDecodeBlocksPerMultiprocessor +
-           block / num_multiprocessors;
-  }
+__device__ __forceinline__ void compute_sync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+}
 
-  __device__ void start(const Workspace& work, int num_blocks) {
-    phase = -1;
-    next_phase(work, num_blocks);
-  }
-  __device__ bool done() const { return phase == 2; }
-  __device__ bool at_end(const WorkPlace& end) const {
-    return place.entry > end.entry || (place.entry == end.entry && place.row >= end.row);
-  }
-  __device__ void next_phase(const Workspace& work, int num_blocks) {
-    while (++phase < 2) {
-      const WorkPlace* const begins = work.begins + phase * (num_blocks + 1) + rank(num_blocks);
-      place = begins[0];
-      if (!at_end(begins[1])) return;
-    }
-  }
-  /// `num_rows` of the entry that `place` is in.
-  __device__ void advance(const Workspace& work, int num_blocks, int num_rows) {
-    if (++place.row == num_rows) place = {.entry = place.entry + 1, .row = 0};
-    if (at_end(work.begins[phase * (num_blocks + 1) + rank(num_blocks) + 1])) {
-      next_phase(work, num_blocks);
-    }
-  }
+struct Params {
+  Layer layer;
+  Workspace work;
+  int num_blocks;
 };
 
-/// What of an active expert one phase needs.
-struct PhaseShape {
-  int num_rows = 0;    // tile pairs
-  int num_chunks = 0;  // of a row
-  int bytes = 0;       // of a chunk
+/// Neighbouring items of one expert and phase.
+struct Run {
+  const ActiveExpert* expert = nullptr;
+  int phase = 0;
+  int entry = 0;
+  int first_row = 0;  // tile pairs
+  int end_row = 0;
+  int num_chunks = 0;  // of a row of weights
   QuantScheme scheme = QuantScheme::kNvfp4;
 };
 
-__device__ PhaseShape phase_shape(const Layer& layer, const ActiveExpert& expert, int phase) {
-  PhaseShape shape;
-  shape.num_rows = phase == 0 ? expert.width / 16 : layer.hidden / 32;
-  shape.num_chunks = (phase == 0 ? layer.hidden : expert.width) / 64;
-  shape.scheme = phase == 0 ? expert.gate_up_scheme : expert.down_scheme;
-  shape.bytes = static_cast<int>(chunk_bytes(shape.scheme));
-  return shape;
-}
-
-/// Fills one warp's ring: the pieces of its segment of each item in order.
-class Fetcher {
+/// The runs of one block, in order.
+class Runs {
  public:
-  __device__ Fetcher(const Layer& layer, const Workspace& work, int num_blocks, int segment)
-      : layer_(layer), work_(work), num_blocks_(num_blocks), segment_(segment) {
-    items_.start(work, num_blocks);
-    load_item();
-  }
+  __device__ void start(const Params& params) { start_phase(params, 0); }
 
-  /// Starts the copies of the next piece into `slot`; nothing when there is none.
-  __device__ void fetch(std::uint32_t slot, std::uint32_t barrier) {
-    if (items_.done()) return;
-    const int count = min(chunks_of_stage(shape_.scheme), end_ - chunk_);
-    const auto bytes = static_cast<std::uint32_t>(count * shape_.bytes);
-    if (threadIdx.x % 32 == 0) {
-      ptx::mbarrier_arrive_expect_tx(barrier, 2 * bytes);
-      const std::int64_t offset = static_cast<std::int64_t>(chunk_) * shape_.bytes;
-      ptx::cp_async_bulk(slot, first_ + offset, bytes, barrier);
-      ptx::cp_async_bulk(slot + bytes, second_ + offset, bytes, barrier);
+  /// False when there are no more.
+  __device__ bool next(const Params& params, Run& run) {
+    while (place_.entry > end_.entry || (place_.entry == end_.entry && place_.row >= end_.row)) {
+      if (phase_ == 1) return false;
+      start_phase(params, 1);
     }
-    chunk_ += count;
-    if (chunk_ < end_) return;
-    items_.advance(work_, num_blocks_, shape_.num_rows);
-    load_item();
+    const ActiveExpert& expert = params.work.active[place_.entry];
+    run.expert = &expert;
+    run.phase = phase_;
+    run.entry = place_.entry;
+    run.first_row = place_.row;
+    const int num_rows = phase_ == 0 ? expert.width / 16 : params.layer.hidden / 32;
+    run.end_row = place_.entry == end_.entry ? end_.row : num_rows;
+    run.num_chunks = (phase_ == 0 ? params.layer.hidden : expert.width) / 64;
+    run.scheme = phase_ == 0 ? expert.gate_up_scheme : expert.down_scheme;
+    place_ = {.entry = place_.entry + 1, .row = 0};
+    return true;
   }
 
  private:
-  /// Skips items in which the segment is empty.
-  __device__ void load_item() {
-    while (!items_.done()) {
-      const ActiveExpert& expert = work_.active[items_.place.entry];
-      shape_ = phase_shape(layer_, expert, items_.phase);
-      const int length = segment_chunks(shape_.num_chunks);
-      chunk_ = segment_ * length;
-      end_ = min(shape_.num_chunks, chunk_ + length);
-      if (chunk_ < end_) {
-        const std::int64_t tile_bytes = static_cast<std::int64_t>(shape_.num_chunks) * shape_.bytes;
-        if (items_.phase == 0) {
-          first_ = expert.gate + items_.place.row * tile_bytes;
-          second_ = expert.up + items_.place.row * tile_bytes;
-        } else {
-          first_ = expert.down + 2 * items_.place.row * tile_bytes;
-          second_ = first_ + tile_bytes;
-        }
-        return;
+  /// Blocks of one multiprocessor, as they are usually placed, take neighbouring runs: their
+  /// tokens' columns are then the same ones in L1.
+  __device__ void start_phase(const Params& params, int phase) {
+    const int num_multiprocessors = params.num_blocks / kDecodeBlocksPerMultiprocessor;
+    const auto block = static_cast<int>(blockIdx.x);
+    const int rank =
+        block % num_multiprocessors * kDecodeBlocksPerMultiprocessor + block / num_multiprocessors;
+    const WorkPlace* const begins = params.work.begins + phase * (params.num_blocks + 1) + rank;
+    phase_ = phase;
+    place_ = begins[0];
+    end_ = begins[1];
+  }
+
+  int phase_;
+  WorkPlace place_;
+  WorkPlace end_;
+};
+
+/// Fills one warp's ring: the pieces of its segment of each item in order. A lane of the loading
+/// warp has one for each ring.
+class Fetcher {
+ public:
+  __device__ void start(const Params& params, int segment) {
+    segment_ = segment;
+    runs_.start(params);
+    next_run(params);
+  }
+
+  __device__ bool done() const { return rows_left_ == 0; }
+
+  /// Starts the copies of the next stage into `slot`.
+  __device__ void fetch(const Params& params, std::uint32_t slot, std::uint32_t barrier) {
+    const int piece = piece_;
+    const int chunk = chunk_;
+    const int end = min(num_chunks_, (piece + 1) * kPieceChunks);
+    const int count = min(stage_chunks_, end - chunk);
+    const auto bytes = static_cast<std::uint32_t>(count * bytes_);
+    const std::byte* const at = row_ + chunk * bytes_;
+    ptx::mbarrier_arrive_expect_tx(barrier, 2 * bytes);
+    ptx::cp_async_bulk(slot, at, bytes, barrier);
+    ptx::cp_async_bulk(slot + bytes, at + gap_, bytes, barrier);
+    chunk_ = chunk + count;
+    if (chunk + count < end) return;
+    piece_ = piece + kNumSegments;
+    chunk_ = (piece + kNumSegments) * kPieceChunks;
+    if (chunk_ < num_chunks_) return;
+    piece_ = segment_;
+    chunk_ = segment_ * kPieceChunks;
+    row_ += row_bytes_;
+    if (--rows_left_ == 0) next_run(params);
+  }
+
+ private:
+  /// Passes over runs in which the segment is empty.
+  __device__ void next_run(const Params& params) {
+    rows_left_ = 0;
+    Run run;
+    while (runs_.next(params, run)) {
+      if (segment_ * kPieceChunks >= run.num_chunks) continue;
+      piece_ = segment_;
+      chunk_ = segment_ * kPieceChunks;
+      num_chunks_ = run.num_chunks;
+      bytes_ = static_cast<int>(chunk_bytes(run.scheme));
+      stage_chunks_ = chunks_of_stage(run.scheme);
+      rows_left_ = run.end_row - run.first_row;
+      const std::int64_t tile_bytes = static_cast<std::int64_t>(run.num_chunks) * bytes_;
+      if (run.phase == 0) {
+        row_ = run.expert->gate + run.first_row * tile_bytes;
+        gap_ = run.expert->up - run.expert->gate;
+        row_bytes_ = tile_bytes;
+      } else {
+        row_ = run.expert->down + 2 * run.first_row * tile_bytes;
+        gap_ = tile_bytes;
+        row_bytes_ = 2 * tile_bytes;
       }
-      items_.advance(work_, num_blocks_, shape_.num_rows);
+      return;
     }
   }
 
-  const Layer& layer_;
-  const Workspace& work_;
-  int num_blocks_;
+  Runs runs_;
+  const std::byte* row_;  // the first tile of the pair; the second is gap_ further
+  std::int64_t gap_;
+  std::int64_t row_bytes_;  // to the next pair
   int segment_;
-  Items items_;
-  PhaseShape shape_;
-  const std::byte* first_ = nullptr;
-  const std::byte* second_ = nullptr;
-  int chunk_ = 0;
-  int end_ = 0;
+  int rows_left_;
+  int piece_;
+  int chunk_;
+  int num_chunks_;
+  int bytes_;  // of a chunk
+  int stage_chunks_;
 };
 
 __device__ __forceinline__ uint4 load_shared(const std::byte* p) {
@@ -205,22 +238,6 @@ struct Chunk<QuantScheme::kMxfp8> {
     const std::uint32_t bottom = decode_mxfp8_scale<2 + kHalf>(scales);
     mxfp8_fragment(words.x, words.y, top, bottom, out.a[0]);
     mxfp8_fragment(words.z, words.w, top, bottom, out.a[1]);
-  }
-};
-
-template <>
-struct Chunk<QuantScheme::kBF16> {
-  __device__ __forceinline__ void load(const std::byte*, int) {}
-  template <int kHalf>
-  __device__ __forceinline__ void decode(const std::byte* chunk, int lane, Fragments& out) const {
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      const uint4 words = load_shared(chunk + (2 * kHalf + s) * 512 + lane * 16);
-      out.a[s][0] = words.x;
-      out.a[s][1] = words.y;
-      out.a[s][2] = words.z;
-      out.a[s][3] = words.w;
-    }
   }
 };
 
@@ -277,14 +294,14 @@ struct Operands {
   }
 };
 
-/// One piece: `count` chunks of both tiles, the first of which is the row's chunk number `chunk`;
-/// `last` is the segment's last.
+/// One stage: `count` chunks of both tiles, the first of which is the row's chunk number `chunk`;
+/// chunk `next` of the inputs is used after them.
 template <QuantScheme kScheme, int kGroups>
 __device__ __forceinline__ void multiply_stage(const std::byte* stage, int count, int chunk,
-                                               int last, int lane, const Inputs<kGroups>& inputs,
+                                               int next, int lane, const Inputs<kGroups>& inputs,
                                                Operands<kGroups>& operands, Sums<kGroups>& sums) {
   constexpr int kBytes = static_cast<int>(chunk_bytes(kScheme));
-#pragma unroll(kGroups == 1 ? 2 : 1)
+#pragma unroll(kGroups == 1 ? 3 : 1)
   for (int j = 0; j < count; ++j) {
     uint4 b[2][kGroups];
     if constexpr (Operands<kGroups>::kIsAhead) {
@@ -293,7 +310,7 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, int count
         b[0][n] = operands.next[0][n];
         b[1][n] = operands.next[1][n];
       }
-      operands.load(inputs, min(chunk + j + 1, last));
+      operands.load(inputs, j + 1 < count ? chunk + j + 1 : next);
     } else {
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) b[0][n] = inputs.load(n, chunk + j, 0);
@@ -313,32 +330,38 @@ __device__ __forceinline__ void multiply_stage(const std::byte* stage, int count
   }
 }
 
-struct Params {
-  Layer layer;
-  Workspace work;
-  int num_blocks;
-};
-
-/// One warp's place in its ring.
+/// One warp's ring and the place of one of its two sides.
 struct Ring {
   std::byte* stages;
-  std::uint64_t* barriers;
+  std::uint64_t* full;
+  std::uint64_t* empty;
   int slot = 0;
   std::uint32_t parity = 0;
 
-  __device__ void wait() const {
-    ptx::mbarrier_wait_parity(ptx::shared_address(barriers + slot), parity);
-  }
-  __device__ const std::byte* stage() const { return stages + slot * kStageBytes; }
-  /// Every lane has read the stage: the next piece may take its place.
-  __device__ void refill(Fetcher& fetcher) {
-    __syncwarp();
-    fetcher.fetch(ptx::shared_address(stages + slot * kStageBytes),
-                  ptx::shared_address(barriers + slot));
+  __device__ Ring(std::byte* bytes, int warp)
+      : stages(bytes + warp * kStages * kStageBytes),
+        full(reinterpret_cast<std::uint64_t*>(bytes + kRingBytes + 2 * kSumFloats * 4) +
+             2 * warp * kStages),
+        empty(full + kStages) {}
+
+  __device__ void advance() {
     if (++slot == kStages) {
       slot = 0;
       parity ^= 1U;
     }
+  }
+  __device__ const std::byte* stage() const { return stages + slot * kStageBytes; }
+  __device__ void wait_full() const {
+    ptx::mbarrier_wait_parity(ptx::shared_address(full + slot), parity);
+  }
+  __device__ bool is_empty() const {
+    return ptx::mbarrier_try_wait_parity(ptx::shared_address(empty + slot), parity ^ 1U);
+  }
+  /// Every lane has read the stage.
+  __device__ void release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(empty + slot));
+    advance();
   }
 };
 
@@ -360,29 +383,30 @@ __device__ float sum_segments(const float* sums, int tile, int at) {
 }
 
 /// Adds the warps' sums of column group `n` and hands them on; every thread of the block.
-__device__ __forceinline__ void finish_group(const Params& params, const ActiveExpert& expert,
-                                             int phase, int row, int n, float* shared_sums) {
+__device__ __forceinline__ void finish_group(const Params& params, const Run& run, int row, int n,
+                                             float first_scale, float second_scale,
+                                             const float* shared_sums) {
   const int at = static_cast<int>(threadIdx.x);
   const int lane = at / 4;
   const int tile_row = lane / 4 + at % 4 / 2 * 8;
   const int column = 8 * n + lane % 4 * 2 + at % 2;
-  if (column >= expert.num_tokens) return;
-  const std::int64_t slot = expert.first_slot + column;
-  if (phase == 0) {
-    const float gate = sum_segments(shared_sums, 0, at) * expert.gate_scale;
-    const float up = sum_segments(shared_sums, 1, at) * expert.up_scale;
+  if (column >= run.expert->num_tokens) return;
+  const std::int64_t slot = run.expert->first_slot + column;
+  const float first = sum_segments(shared_sums, 0, at) * first_scale;
+  const float second = sum_segments(shared_sums, 1, at) * second_scale;
+  if (run.phase == 0) {
     auto* const out = reinterpret_cast<__nv_bfloat16*>(params.work.activations);
     out[slot * params.layer.max_width() + operand_index(row * 16 + tile_row)] =
-        __float2bfloat16_rn(activate(gate, up, params.layer.alpha, params.layer.limit));
+        __float2bfloat16_rn(activate(first, second, params.layer.alpha, params.layer.limit));
   } else {
     float* const out = params.work.outputs + slot * params.layer.hidden + row * 32 + tile_row;
-    out[0] = sum_segments(shared_sums, 0, at) * expert.down_scale;
-    out[16] = sum_segments(shared_sums, 1, at) * expert.down_scale;
+    out[0] = first;
+    out[16] = second;
   }
 }
 
 /// y of 32 rows, once all experts are done with them.
-__device__ void combine(const Params& params, int row) {
+__device__ __noinline__ void combine(const Params& params, int row) {
   const Layer& layer = params.layer;
   const Workspace& work = params.work;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -405,142 +429,204 @@ __device__ void combine(const Params& params, int row) {
   }
 }
 
-/// One item by the whole block.
+/// Tells other blocks what this one has finished, an item late, so that no barrier is waited for
+/// that an item does not need anyway and no atomic's answer is waited for at all.
+class Completion {
+ public:
+  static constexpr int kNone = -1;
+
+  /// A barrier of the block. After it, what every thread wrote for the item before this one is
+  /// published by thread 0; the block sums the rows of y that turned out to be complete. `item` is
+  /// the one whose results the threads write next: an entry of phase 0 or a row of phase 1.
+  __device__ __forceinline__ void step(const Params& params, int phase, int item, int (&rows)[2]) {
+    compute_sync();
+    const Workspace& work = params.work;
+    if (threadIdx.x == 0) {
+      int complete = kNone;
+      if (ticket_row_ != kNone && ticket_ + 1 == static_cast<std::uint32_t>(*work.num_active)) {
+        complete = ticket_row_;
+        work.counters[Workspace::kRows + ticket_row_] = 0;
+        __threadfence();
+      }
+      rows[parity_] = complete;
+      ticket_row_ = kNone;
+      if (item_ != kNone) {
+        if (phase_ == 0) {
+          add_release(work.counters + Workspace::kEntries + item_);
+        } else {
+          ticket_ = add_release(work.counters + Workspace::kRows + item_);
+          ticket_row_ = item_;
+        }
+      }
+    }
+    parity_ ^= 1;
+    const int row = rows[parity_];  // written before the barrier above
+    if (row != kNone) combine(params, row);
+    phase_ = phase;
+    item_ = item;
+  }
+
+ private:
+  int parity_ = 0;
+  int phase_ = 0;
+  int item_ = kNone;
+  int ticket_row_ = kNone;  // thread 0's
+  std::uint32_t ticket_ = 0;
+};
+
+/// What a block's threads share beside the rings.
+struct Shared {
+  float* sums;  // [2][kSumFloats]
+  int (&complete_rows)[2];
+};
+
+/// One run by the whole block.
 template <QuantScheme kScheme, int kGroups>
-__device__ __forceinline__ void run_item(const Params& params, const ActiveExpert& expert,
-                                         const Items& items, Ring& ring, Fetcher& fetcher,
-                                         float* shared_sums) {
+__device__ __forceinline__ void multiply_run(const Params& params, const Run& run, Ring& ring,
+                                             Completion& completion, const Shared& shared,
+                                             int& sum_parity) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const PhaseShape shape = phase_shape(params.layer, expert, items.phase);
+  const ActiveExpert& expert = *run.expert;
+  const int num_tokens = expert.num_tokens;
   Inputs<kGroups> inputs;
 #pragma unroll
   for (int n = 0; n < kGroups; ++n) {
     const int column = 8 * n + lane / 4;
     inputs.rows[n] = nullptr;
-    if (column < expert.num_tokens) {
+    if (column < num_tokens) {
       const std::int64_t slot = expert.first_slot + column;
       const std::byte* const row =
-          items.phase == 0 ? params.work.inputs +
-                                 std::int64_t{params.work.token_of[slot]} * params.layer.hidden * 2
-                           : params.work.activations + slot * params.layer.max_width() * 2;
+          run.phase == 0 ? params.work.inputs +
+                               std::int64_t{params.work.token_of[slot]} * params.layer.hidden * 2
+                         : params.work.activations + slot * params.layer.max_width() * 2;
       inputs.rows[n] = row + lane % 4 * 16;
     }
   }
-  Sums<kGroups> sums = {};
-  const int length = segment_chunks(shape.num_chunks);
-  const int end = min(shape.num_chunks, (warp + 1) * length);
+  const float first_scale = run.phase == 0 ? expert.gate_scale : expert.down_scale;
+  const float second_scale = run.phase == 0 ? expert.up_scale : expert.down_scale;
+  const int num_chunks = run.num_chunks;
+  const int begin = warp * kPieceChunks;
   Operands<kGroups> operands;
-  if (Operands<kGroups>::kIsAhead && warp * length < end) operands.load(inputs, warp * length);
-  for (int chunk = warp * length; chunk < end;) {
-    const int count = min(chunks_of_stage(kScheme), end - chunk);
-    ring.wait();
-    multiply_stage<kScheme, kGroups>(ring.stage(), count, chunk, end - 1, lane, inputs, operands,
-                                     sums);
-    ring.refill(fetcher);
-    chunk += count;
-  }
+  if (Operands<kGroups>::kIsAhead && begin < num_chunks) operands.load(inputs, begin);
+  for (int row = run.first_row; row < run.end_row; ++row) {
+    Sums<kGroups> sums = {};
+    for (int piece = begin; piece < num_chunks; piece += kNumSegments * kPieceChunks) {
+      const int end = min(num_chunks, piece + kPieceChunks);
+      for (int chunk = piece; chunk < end;) {
+        const int count = min(chunks_of_stage(kScheme), end - chunk);
+        const int after = chunk + count < end ? chunk + count : piece + kNumSegments * kPieceChunks;
+        ring.wait_full();
+        multiply_stage<kScheme, kGroups>(ring.stage(), count, chunk,
+                                         after < num_chunks ? after : begin, lane, inputs, operands,
+                                         sums);
+        ring.release();
+        chunk += count;
+      }
+    }
 #pragma unroll
-  for (int n = 0; n < kGroups; ++n) {
-    if (8 * n >= expert.num_tokens) break;
-    __syncthreads();  // the sums before these have been read
-    auto* const mine = reinterpret_cast<float4*>(shared_sums) + warp * 64 + lane;
-    mine[0] = make_float4(sums[0][n][0], sums[0][n][1], sums[0][n][2], sums[0][n][3]);
-    mine[32] = make_float4(sums[1][n][0], sums[1][n][1], sums[1][n][2], sums[1][n][3]);
-    __syncthreads();
-    finish_group(params, expert, items.phase, items.place.row, n, shared_sums);
+    for (int n = 0; n < kGroups; ++n) {
+      if (8 * n >= num_tokens) break;
+      // Two buffers: the barrier of one keeps the readers of the other apart from its next writers.
+      float* const buffer = shared.sums + sum_parity * kSumFloats;
+      sum_parity ^= 1;
+      auto* const mine = reinterpret_cast<float4*>(buffer) + warp * 64 + lane;
+      mine[0] = make_float4(sums[0][n][0], sums[0][n][1], sums[0][n][2], sums[0][n][3]);
+      mine[32] = make_float4(sums[1][n][0], sums[1][n][1], sums[1][n][2], sums[1][n][3]);
+      if (n == 0) {
+        completion.step(params, run.phase, run.phase == 0 ? run.entry : row, shared.complete_rows);
+      } else {
+        compute_sync();
+      }
+      finish_group(params, run, row, n, first_scale, second_scale, buffer);
+    }
   }
 }
 
 template <QuantScheme kScheme>
-__device__ __forceinline__ void run_item_of(const Params& params, const ActiveExpert& expert,
-                                            const Items& items, Ring& ring, Fetcher& fetcher,
-                                            float* shared_sums) {
-  if (expert.num_tokens <= 8) {
-    run_item<kScheme, 1>(params, expert, items, ring, fetcher, shared_sums);
-  } else if (expert.num_tokens <= 16) {
-    run_item<kScheme, 2>(params, expert, items, ring, fetcher, shared_sums);
+__device__ __forceinline__ void multiply_run_of(const Params& params, const Run& run, Ring& ring,
+                                                Completion& completion, const Shared& shared,
+                                                int& sum_parity) {
+  const int num_tokens = run.expert->num_tokens;
+  if (num_tokens <= 8) {
+    multiply_run<kScheme, 1>(params, run, ring, completion, shared, sum_parity);
+  } else if (num_tokens <= 16) {
+    multiply_run<kScheme, 2>(params, run, ring, completion, shared, sum_parity);
   } else {
-    run_item<kScheme, 4>(params, expert, items, ring, fetcher, shared_sums);
+    multiply_run<kScheme, 4>(params, run, ring, completion, shared, sum_parity);
+  }
+}
+
+/// The loading warp: lane w fills warp w's ring. Lanes poll in turn, so none holds up another.
+__device__ void load_rings(const Params& params, std::byte* bytes) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane >= kWarps) return;
+  Ring ring(bytes, lane);
+  Fetcher fetcher;
+  fetcher.start(params, lane);
+  while (!fetcher.done()) {
+    if (!ring.is_empty()) continue;
+    fetcher.fetch(params, ptx::shared_address(ring.stages + ring.slot * kStageBytes),
+                  ptx::shared_address(ring.full + ring.slot));
+    ring.advance();
   }
 }
 
 __global__ void __launch_bounds__(kThreads, kDecodeBlocksPerMultiprocessor)
     moe_decode(const __grid_constant__ Params params) {
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(128) std::byte bytes[];
+  __shared__ int complete_rows[2];
   __shared__ bool is_last;
   const Workspace& work = params.work;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool is_lane_0 = threadIdx.x % 32 == 0;
-  auto* const shared_sums = reinterpret_cast<float*>(shared + kRingBytes);
-  Ring ring{
-      .stages = shared + warp * kStages * kStageBytes,
-      .barriers = reinterpret_cast<std::uint64_t*>(shared_sums + kSumFloats) + warp * kStages};
-  if (is_lane_0) {
-    for (int i = 0; i < kStages; ++i) ptx::mbarrier_init(ptx::shared_address(ring.barriers + i), 1);
+  if (threadIdx.x == 0) complete_rows[0] = complete_rows[1] = Completion::kNone;
+  if (is_lane_0 && warp < kWarps) {
+    const Ring ring(bytes, warp);
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(ring.full + i), 1);
+      ptx::mbarrier_init(ptx::shared_address(ring.empty + i), 1);
+    }
     ptx::fence_mbarrier_init();
   }
-  __syncwarp();
-  Fetcher fetcher(params.layer, work, params.num_blocks, warp);
-  for (int i = 0; i < kStages; ++i) {
-    fetcher.fetch(ptx::shared_address(ring.stages + i * kStageBytes),
-                  ptx::shared_address(ring.barriers + i));
-  }
-  const int num_active = *work.num_active;
-  Items items;
-  items.start(work, params.num_blocks);
-  int ready_entry = -1;
-  while (!items.done()) {
-    const ActiveExpert& expert = work.active[items.place.entry];
-    const PhaseShape shape = phase_shape(params.layer, expert, items.phase);
-    std::uint32_t* const entry_counter = work.counters + Workspace::kEntries + items.place.entry;
-    if (items.phase == 1 && ready_entry != items.place.entry) {
-      ready_entry = items.place.entry;
-      // Each warp of a block counts a finished item of phase 0.
-      const auto target = static_cast<std::uint32_t>(expert.width / 16 * kWarps);
-      if (is_lane_0) {
-        while (load_acquire(entry_counter) < target) __nanosleep(100);
-      }
-      __syncwarp();
-    }
-    switch (shape.scheme) {
-      case QuantScheme::kNvfp4:
-        run_item_of<QuantScheme::kNvfp4>(params, expert, items, ring, fetcher, shared_sums);
-        break;
-      case QuantScheme::kMxfp8:
-        run_item_of<QuantScheme::kMxfp8>(params, expert, items, ring, fetcher, shared_sums);
-        break;
-      default:
-        run_item_of<QuantScheme::kBF16>(params, expert, items, ring, fetcher, shared_sums);
-        break;
-    }
-    if (items.phase == 0) {
-      __syncwarp();
-      if (is_lane_0) {
-        __threadfence();
-        atomicAdd(entry_counter, 1U);
-      }
-    } else {
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        __threadfence();  // for the whole block: the barrier before it is cumulative
-        std::uint32_t* const counter = work.counters + Workspace::kRows + items.place.row;
-        is_last = atomicAdd(counter, 1U) + 1 == static_cast<std::uint32_t>(num_active);
-        if (is_last) *counter = 0;
-        __threadfence();
-      }
-      __syncthreads();
-      if (is_last) combine(params, items.place.row);
-    }
-    items.advance(work, params.num_blocks, shape.num_rows);
-  }
   __syncthreads();
+  ptx::griddepcontrol_wait();
+  if (warp == kWarps) return load_rings(params, bytes);
+  const Shared shared{.sums = reinterpret_cast<float*>(bytes + kRingBytes),
+                      .complete_rows = complete_rows};
+  Ring ring(bytes, warp);
+  Completion completion;
+  Runs runs;
+  runs.start(params);
+  Run run;
+  int phase = 0;
+  int sum_parity = 0;
+  while (runs.next(params, run)) {
+    if (run.phase == 1) {
+      // This block's own share of phase 0 first, or blocks would wait for each other.
+      if (phase == 0) completion.step(params, 0, Completion::kNone, complete_rows);
+      phase = 1;
+      const auto target = static_cast<std::uint32_t>(run.expert->width / 16);
+      const std::uint32_t* const counter = work.counters + Workspace::kEntries + run.entry;
+      if (is_lane_0) {
+        while (load_acquire(counter) < target) __nanosleep(64);
+      }
+      __syncwarp();
+    }
+    if (run.scheme == QuantScheme::kNvfp4) {
+      multiply_run_of<QuantScheme::kNvfp4>(params, run, ring, completion, shared, sum_parity);
+    } else {
+      multiply_run_of<QuantScheme::kMxfp8>(params, run, ring, completion, shared, sum_parity);
+    }
+  }
+  // Publish the last item, learn of its ticket, sum its rows.
+  for (int i = 0; i < 3; ++i) completion.step(params, 0, Completion::kNone, complete_rows);
   if (threadIdx.x == 0) {
     is_last = atomicAdd(work.counters + Workspace::kExitTicket, 1U) + 1 == gridDim.x;
   }
-  __syncthreads();
+  compute_sync();
   if (!is_last) return;
-  for (int i = static_cast<int>(threadIdx.x); i < num_active; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < *work.num_active; i += kComputeThreads) {
     work.counters[Workspace::kEntries + i] = 0;
   }
   if (threadIdx.x == 0) work.counters[Workspace::kExitTicket] = 0;
@@ -552,9 +638,8 @@ void decode(const Layer& layer, const Workspace& work, int num_blocks, cudaStrea
   static const cudaError_t kConfigured =
       cudaFuncSetAttribute(moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   check(kConfigured, "cudaFuncSetAttribute");
-  moe_decode<<<static_cast<unsigned>(num_blocks), kThreads, kSharedBytes, stream>>>(
-      {layer, work, num_blocks});
-  check_launch("moe_decode");
+  launch_overlapped(moe_decode, dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads),
+                    kSharedBytes, stream, Params{layer, work, num_blocks});
 }
 
 }  // namespace winnow::cuda::fast_moe

@@ -5,11 +5,11 @@
 // 800 TFLOP/s that bf16 reaches). One k-step of a 64 × 128 tile keeps the tensor cores busy for 64
 // clocks and costs a warp about 25 instructions of decoding, which two warpgroups overlap.
 //
-// A block is a loading warpgroup and two that compute, each 128 rows of weights (64 of gate and the
-// same 64 of up, or 128 of down) by up to 128 tokens of one expert. Per chunk of 64 columns the
-// loaders gather the tokens' columns into swizzled rows (cp.async) and copy the tiles' chunks as
-// they are; the others decode and multiply. Sums of a segment (cuda_fast.h) are added to totals
-// that wait in shared memory, which keeps decode's order of addition.
+// A block is a loading warp and two warpgroups that compute, each 128 rows of weights (64 of gate
+// and the same 64 of up, or 128 of down) by up to 128 tokens of one expert. Per chunk of 64 columns
+// the loader copies the tokens' columns, which lie in memory as wgmma reads them, and the tiles'
+// packed chunks; the others decode and multiply. Sums of a segment (cuda_fast.h) are added to
+// totals that wait in shared memory, which keeps decode's order of addition.
 #include <cuda_bf16.h>
 
 #include "ops/cuda/check.h"
@@ -84,85 +84,70 @@ struct Tile {
   }
 };
 
-/// The loading warpgroup: pieces of every tile in order.
+/// Columns of a chunk of the tokens from `slot` on, as tiles copy them.
+__device__ __forceinline__ std::int64_t operand_offset(const Layer& layer, int chunk, int slot) {
+  return (static_cast<std::int64_t>(chunk) * layer.max_slots() + slot) * 128;
+}
+
+/// One warp: the chunks of every tile, segment by segment.
 template <int kPhase>
 __device__ __forceinline__ void load_tiles(const Params& params, std::byte* stages,
                                            Barriers& barriers) {
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int piece = thread % 8;
+  constexpr int kWeightLanes = kComputeGroups * kTilesOfGroup;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int num_tiles = params.work.num_tiles[kPhase];
+  const std::byte* const operands = kPhase == 0 ? params.work.gathered : params.work.activations;
   Ring ring;
-  int pending = -1;  // slot whose gather is under way
   for (int index = static_cast<int>(blockIdx.x); index < num_tiles;
        index += static_cast<int>(gridDim.x)) {
     const Tile tile(params, kPhase, index);
     const ActiveExpert& expert = tile.expert;
-    // Rows thread / 8 + 16 i of the operand; those without a token repeat the last one.
-    const std::byte* rows[kPrefillTokens / 16];
-    const int num_rows = (expert.num_tokens + 31) / 32 * 32;
-#pragma unroll
-    for (int i = 0; i < kPrefillTokens / 16; ++i) {
-      const int slot = expert.first_slot + min(thread / 8 + 16 * i, expert.num_tokens - 1);
-      rows[i] = (kPhase == 0 ? params.work.inputs + std::int64_t{params.work.token_of[slot]} *
-                                                        params.layer.hidden * 2
-                             : params.work.activations +
-                                   std::int64_t{slot} * params.layer.max_width() * 2) +
-                piece * 16;
-    }
-    // Threads 0 to 15 copy a tile of weights each.
-    const auto bytes = static_cast<std::uint32_t>(chunk_bytes(tile.scheme));
-    const std::int64_t tile_bytes = static_cast<std::int64_t>(tile.num_chunks) * bytes;
-    const std::byte* weights = nullptr;
-    if (thread < kComputeGroups * kTilesOfGroup) {
-      const int group = thread / kTilesOfGroup;
-      const int half = thread % kTilesOfGroup / 4;
+    const auto chunk_size = static_cast<std::uint32_t>(chunk_bytes(tile.scheme));
+    const auto operand_bytes = static_cast<std::uint32_t>((expert.num_tokens + 7) / 8 * 1024);
+    const int first_slot = expert.first_slot;
+    // Lanes 0 to 15 copy a 16-row tile of weights each, the next one the tokens' columns.
+    const std::byte* source = operands + operand_offset(params.layer, 0, first_slot);
+    std::int64_t stride = operand_offset(params.layer, 1, 0);
+    std::uint32_t bytes = operand_bytes;
+    if (lane < kWeightLanes) {
+      const std::int64_t tile_bytes = static_cast<std::int64_t>(tile.num_chunks) * chunk_size;
+      const int group = lane / kTilesOfGroup;
+      const int half = lane % kTilesOfGroup / 4;
       if (kPhase == 0) {
         const int last = expert.width / 16 - 1;
-        const int at = min((tile.row * kComputeGroups + group) * 4 + thread % 4, last);
-        weights = (half == 0 ? expert.gate : expert.up) + at * tile_bytes;
+        const int at = min((tile.row * kComputeGroups + group) * 4 + lane % 4, last);
+        source = (half == 0 ? expert.gate : expert.up) + at * tile_bytes;
       } else {
         const int last = params.layer.hidden / 16 - 1;
-        const int at = min((tile.row * kComputeGroups + group) * 8 + half * 4 + thread % 4, last);
-        weights = expert.down + at * tile_bytes;
+        const int at = min((tile.row * kComputeGroups + group) * 8 + half * 4 + lane % 4, last);
+        source = expert.down + at * tile_bytes;
       }
+      stride = chunk_size;
+      bytes = chunk_size;
     }
-    for (int chunk = 0; chunk < tile.num_chunks; ++chunk) {
-      const std::uint32_t full = ptx::shared_address(&barriers.full[ring.slot]);
-      ptx::mbarrier_wait_parity(ptx::shared_address(&barriers.empty[ring.slot]), ring.parity ^ 1U);
-      if (thread == 0) {
-        ptx::mbarrier_arrive_expect_tx(full, kComputeGroups * kTilesOfGroup * bytes);
-      }
-      if (weights != nullptr) {
-        __syncwarp(0xFFFFU);
-        ptx::cp_async_bulk(ptx::shared_address(weight_stage(stages, ring.slot)) +
-                               static_cast<std::uint32_t>(thread) * bytes,
-                           weights + chunk * static_cast<std::int64_t>(bytes), bytes, full);
-      }
-      const std::uint32_t target = ptx::shared_address(operand_stage(stages, ring.slot)) +
-                                   static_cast<std::uint32_t>(thread / 8 * 128) +
-                                   static_cast<std::uint32_t>((piece ^ (thread / 8 % 8)) * 16);
-#pragma unroll
-      for (int i = 0; i < kPrefillTokens / 16; ++i) {
-        if (16 * i < num_rows) {
-          ptx::cp_async_cg(target + static_cast<std::uint32_t>(i * 16 * 128),
-                           rows[i] + chunk * 128);
+    const int pieces = num_pieces(tile.num_chunks);
+    for (int segment = 0; segment < kNumSegments; ++segment) {
+      for (int piece = segment; piece < pieces; piece += kNumSegments) {
+        const int end = min(tile.num_chunks, (piece + 1) * kPieceChunks);
+        for (int chunk = piece * kPieceChunks; chunk < end; ++chunk) {
+          const std::uint32_t full = ptx::shared_address(&barriers.full[ring.slot]);
+          ptx::mbarrier_wait_parity(ptx::shared_address(&barriers.empty[ring.slot]),
+                                    ring.parity ^ 1U);
+          if (lane == 0) {
+            ptx::mbarrier_arrive_expect_tx(full, kWeightLanes * chunk_size + operand_bytes);
+          }
+          __syncwarp();
+          if (lane <= kWeightLanes) {
+            const std::byte* const target = lane < kWeightLanes
+                                                ? weight_stage(stages, ring.slot) +
+                                                      static_cast<std::uint32_t>(lane) * chunk_size
+                                                : operand_stage(stages, ring.slot);
+            ptx::cp_async_bulk(ptx::shared_address(target), source + chunk * stride, bytes, full);
+          }
+          ring.advance();
         }
       }
-      ptx::cp_async_commit_group();
-      // The piece before this one has landed: hand it to the tensor cores.
-      if (pending >= 0) {
-        ptx::cp_async_wait_group<1>();
-        ptx::fence_proxy_async();
-        ptx::mbarrier_arrive(ptx::shared_address(&barriers.full[pending]));
-      }
-      pending = ring.slot;
-      ring.advance();
     }
-  }
-  if (pending >= 0) {
-    ptx::cp_async_wait_group<0>();
-    ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(ptx::shared_address(&barriers.full[pending]));
   }
 }
 
@@ -285,11 +270,15 @@ __device__ __forceinline__ void multiply_segment(Compute& compute, int count, Su
 /// sums = the finished products of one tile.
 template <QuantScheme kScheme, int kTokens>
 __device__ __forceinline__ void multiply_tile(Compute& compute, int num_chunks, Sums& sums) {
-  const int length = segment_chunks(num_chunks);
-  for (int chunk = 0; chunk < num_chunks; chunk += length) {
-    multiply_segment<kScheme, kTokens>(compute, min(length, num_chunks - chunk), sums);
-    const bool is_first = chunk == 0;
-    const bool is_last = chunk + length >= num_chunks;
+  const int pieces = num_pieces(num_chunks);
+  const int num_segments = min(kNumSegments, pieces);
+  for (int segment = 0; segment < num_segments; ++segment) {
+    // Whole pieces, of which the row's last may be shorter.
+    int count = (pieces - segment + kNumSegments - 1) / kNumSegments * kPieceChunks;
+    if ((pieces - 1) % kNumSegments == segment) count -= pieces * kPieceChunks - num_chunks;
+    multiply_segment<kScheme, kTokens>(compute, count, sums);
+    const bool is_first = segment == 0;
+    const bool is_last = segment + 1 == num_segments;
 #pragma unroll
     for (int i = 0; i < kTokens / 4; ++i) {
       float* const sum = &sums[i / (kTokens / 8)][i % (kTokens / 8) * 4];
@@ -306,37 +295,40 @@ __device__ __forceinline__ void multiply_tile(Compute& compute, int num_chunks, 
   }
 }
 
-/// SwiGLU, through this group's part of the totals so that rows of activations leave whole.
+/// SwiGLU, through this group's part of the totals: a chunk of the activations, as phase 1 copies
+/// it.
 template <int kTokens>
 __device__ __forceinline__ void store_activations(const Params& params, const Tile& tile,
-                                                  const Compute& compute, __nv_bfloat16* room,
+                                                  const Compute& compute, std::byte* room,
                                                   const Sums& sums) {
-  constexpr int kStride = kRowsOfGroup + 8;  // spreads the columns over the banks
   const Layer& layer = params.layer;
   const ActiveExpert& expert = tile.expert;
   const int g = compute.lane / 4;
   const int c = compute.lane % 4;
+  const float gate_scale = expert.gate_scale;
+  const float up_scale = expert.up_scale;
+  group_sync(compute.group);  // every thread has read its totals
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float gate = sums[0][4 * j + i] * expert.gate_scale;
-      const float up = sums[1][4 * j + i] * expert.up_scale;
-      room[(8 * j + 2 * c + i % 2) * kStride + compute.warp * 16 + g + i / 2 * 8] =
+      const float gate = sums[0][4 * j + i] * gate_scale;
+      const float up = sums[1][4 * j + i] * up_scale;
+      const int t = 8 * j + 2 * c + i % 2;
+      const int piece = compute.warp * 2 + i / 2;  // of 8 rows of weights, columns of the chunk
+      *reinterpret_cast<__nv_bfloat16*>(room + t * 128 + (piece ^ (2 * c + i % 2)) * 16 + g * 2) =
           __float2bfloat16_rn(activate(gate, up, layer.alpha, layer.limit));
     }
   }
   group_sync(compute.group);
   const int thread = compute.warp * 32 + compute.lane;
-  const int first_row = (tile.row * kComputeGroups + compute.group) * kRowsOfGroup;
-  if (first_row < expert.width) {
-    for (int t = thread / 8; t < expert.num_tokens; t += kGroupThreads / 8) {
-      const uint4 values = *reinterpret_cast<const uint4*>(room + t * kStride + thread % 8 * 8);
-      std::byte* const out =
-          params.work.activations +
-          ((std::int64_t{expert.first_slot} + t) * layer.max_width() + first_row + thread % 8 * 8) *
-              2;
-      *reinterpret_cast<uint4*>(out) = values;
+  const int chunk = tile.row * kComputeGroups + compute.group;
+  if (chunk * kRowsOfGroup < expert.width) {
+    std::byte* const out =
+        params.work.activations + operand_offset(layer, chunk, expert.first_slot);
+    const int bytes = (expert.num_tokens + 7) / 8 * 1024;
+    for (int i = thread * 16; i < bytes; i += kGroupThreads * 16) {
+      *reinterpret_cast<uint4*>(out + i) = *reinterpret_cast<const uint4*>(room + i);
     }
   }
   group_sync(compute.group);
@@ -372,7 +364,7 @@ __device__ __forceinline__ void run_tile(const Params& params, const Tile& tile,
                                          std::byte* room, Sums& sums) {
   multiply_tile<kScheme, kTokens>(compute, tile.num_chunks, sums);
   if constexpr (kPhase == 0) {
-    store_activations<kTokens>(params, tile, compute, reinterpret_cast<__nv_bfloat16*>(room), sums);
+    store_activations<kTokens>(params, tile, compute, room, sums);
   } else {
     store_outputs<kTokens>(params, tile, compute, sums);
   }
@@ -402,7 +394,7 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kGroupThreads + 1);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kComputeGroups * 4);
     }
     ptx::fence_mbarrier_init();
@@ -410,7 +402,7 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   __syncthreads();
   if (group == kComputeGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    load_tiles<kPhase>(params, stages, barriers);
+    if (threadIdx.x % kGroupThreads < 32) load_tiles<kPhase>(params, stages, barriers);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
@@ -449,7 +441,8 @@ __global__ void __launch_bounds__(256) combine(const __grid_constant__ Params pa
     rows[k] = work.outputs + std::int64_t{work.slot_of[t * layer.top_k + k]} * layer.hidden;
     weights[k] = work.weights[t * layer.top_k + k];
   }
-  const float* const shared = work.outputs + (layer.num_pairs() + t) * layer.hidden;
+  const float* const shared =
+      work.outputs + (layer.has_shared() ? *work.shared_slot + t : 0) * layer.hidden;
   for (int column = static_cast<int>(threadIdx.x) * 4; column < layer.hidden; column += 1024) {
     float4 routed = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
 #pragma unroll

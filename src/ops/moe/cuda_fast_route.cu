@@ -2,7 +2,8 @@
 // columns, one fused multiply-add a column, group sums added in ascending order.
 #include <cuda_bf16.h>
 
-#include "ops/cuda/check.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/ptx.cuh"
 #include "ops/fast_exp.h"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
@@ -13,14 +14,47 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRouteTokens = 8;  // tokens that share a pass over the router
 
+/// Row i % num_experts of the router, 32 columns of half i / num_experts of a chunk: two steps of
+/// pairs, see cuda_matrix.h.
+__device__ __forceinline__ void load_router_group(const Layer& layer, int chunk, int i,
+                                                  float (&w)[32]) {
+  const int group = i / layer.num_experts;
+  const int expert = i % layer.num_experts;
+  const int r = expert % kTileRows;
+  const int num_chunks = layer.hidden / kChunkCols;
+  const std::byte* const base =
+      layer.router +
+      (static_cast<std::int64_t>(expert / kTileRows) * num_chunks + chunk) *
+          chunk_bytes(QuantScheme::kF32) +
+      group * 2048 + r % 8 * 128 + r / 8 * 8;
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float2 pair = *reinterpret_cast<const float2*>(base + s * 1024 + c * 32 + half * 16);
+        w[16 * s + 8 * half + 2 * c] = pair.x;
+        w[16 * s + 8 * half + 2 * c + 1] = pair.y;
+      }
+    }
+  }
+}
+
 /// Group sums of one chunk (two groups) for kRouteTokens tokens; a block also rounds its piece of
 /// the inputs to bf16. Grid: chunks × blocks of tokens.
+template <bool kIsDecode>
 __global__ void __launch_bounds__(kThreads) route_partial(Layer layer, Workspace work) {
   __shared__ float h[kRouteTokens][kChunkCols];
   const int chunk = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(blockIdx.y) * kRouteTokens;
   const int count = min(kRouteTokens, layer.num_tokens - first);
   const int thread = static_cast<int>(threadIdx.x);
+  // The first (and usually only) row of weights does not depend on the launch before.
+  float w[32];
+  if (thread < 2 * layer.num_experts) load_router_group(layer, chunk, thread, w);
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   for (int i = thread; i < kRouteTokens * kChunkCols; i += kThreads) {
     const int t = i / kChunkCols;
     const int k = i % kChunkCols;
@@ -35,33 +69,12 @@ __global__ void __launch_bounds__(kThreads) route_partial(Layer layer, Workspace
     const int t = i / kChunkCols;
     const int k = i % kChunkCols;
     inputs[static_cast<std::int64_t>(first + t) * layer.hidden + chunk * kChunkCols +
-           operand_index(k)] = __float2bfloat16_rn(h[t][k]);
+           (kIsDecode ? operand_index(k) : k)] = __float2bfloat16_rn(h[t][k]);
   }
-  const int num_chunks = layer.hidden / kChunkCols;
   for (int i = thread; i < 2 * layer.num_experts; i += kThreads) {
     const int group = i / layer.num_experts;
     const int expert = i % layer.num_experts;
-    const int r = expert % kTileRows;
-    // Row r of its tile, columns 32 · group on: two steps of pairs, see cuda_matrix.h.
-    const std::byte* const base =
-        layer.router +
-        (static_cast<std::int64_t>(expert / kTileRows) * num_chunks + chunk) *
-            chunk_bytes(QuantScheme::kF32) +
-        group * 2048 + r % 8 * 128 + r / 8 * 8;
-    float w[32];
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const float2 pair =
-              *reinterpret_cast<const float2*>(base + s * 1024 + c * 32 + half * 16);
-          w[16 * s + 8 * half + 2 * c] = pair.x;
-          w[16 * s + 8 * half + 2 * c + 1] = pair.y;
-        }
-      }
-    }
+    if (i != thread) load_router_group(layer, chunk, i, w);
     float sums[kRouteTokens] = {};
 #pragma unroll
     for (int k = 0; k < 32; k += 4) {
@@ -90,6 +103,8 @@ constexpr int kTileTokens = 64;
 constexpr int kTileExperts = 128;
 
 __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace work) {
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   __shared__ __align__(16) float h[32][kTileTokens + 4];
   __shared__ __align__(16) float w[32][kTileExperts + 4];
   const int thread = static_cast<int>(threadIdx.x);
@@ -98,53 +113,71 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
   const int num_chunks = layer.hidden / kChunkCols;
   const int my_tokens = thread / 32 * 8;  // of the tile
   const int my_experts = thread % 32 * 4;
-  float total[8][4] = {};
-  for (int group = 0; group < layer.hidden / 32; ++group) {
-    __syncthreads();
-    // Inputs: a thread takes two pieces of four columns of a token.
+  constexpr int kInputs = kTileTokens * 8 / kThreads;     // pieces of four columns a thread loads
+  constexpr int kWeights = kTileExperts * 16 / kThreads;  // pairs of columns
+  float4 next_inputs[kInputs];
+  float2 next_weights[kWeights];
+  // Pairs of columns as they lie in cuda_matrix.h; a group is half a chunk, two steps.
+  const auto load = [&](int group) {
 #pragma unroll
-    for (int i = thread; i < kTileTokens * 8; i += kThreads) {
-      const int t = i / 8;
-      const int k = i % 8 * 4;
-      float4 x = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    for (int i = 0; i < kInputs; ++i) {
+      const int t = (thread + i * kThreads) / 8;
+      const int k = thread % 8 * 4;
+      next_inputs[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
       if (first_token + t < layer.num_tokens) {
-        const std::int64_t at =
-            static_cast<std::int64_t>(first_token + t) * layer.hidden + group * 32 + k;
-        x = *reinterpret_cast<const float4*>(layer.h + at);
-        if (blockIdx.y == 0) {
-          const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
-          const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);
-          *reinterpret_cast<uint2*>(work.inputs + at * 2) =
-              make_uint2(*reinterpret_cast<const std::uint32_t*>(&low),
-                         *reinterpret_cast<const std::uint32_t*>(&high));
-        }
+        next_inputs[i] = *reinterpret_cast<const float4*>(
+            layer.h + static_cast<std::int64_t>(first_token + t) * layer.hidden + group * 32 + k);
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kWeights; ++i) {
+      const int at = thread + i * kThreads;
+      const int tile = first_expert / kTileRows + at / 256;
+      next_weights[i] = make_float2(0.0F, 0.0F);
+      if (tile * kTileRows < layer.num_experts) {
+        next_weights[i] = *reinterpret_cast<const float2*>(
+            layer.router +
+            (static_cast<std::int64_t>(tile) * num_chunks + group / 2) *
+                chunk_bytes(QuantScheme::kF32) +
+            (group % 2 * 2 + at / 128 % 2) * 1024 + at % 128 * 8);
+      }
+    }
+  };
+  load(0);
+  float total[8][4] = {};
+  const int num_groups = layer.hidden / 32;
+  for (int group = 0; group < num_groups; ++group) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const int t = (thread + i * kThreads) / 8;
+      const int k = thread % 8 * 4;
+      const float4 x = next_inputs[i];
       h[k][t] = x.x;
       h[k + 1][t] = x.y;
       h[k + 2][t] = x.z;
       h[k + 3][t] = x.w;
-    }
-    // Router: pairs of columns as they lie in cuda_matrix.h; half a chunk, two steps.
-#pragma unroll
-    for (int i = thread; i < kTileExperts * 16; i += kThreads) {
-      const int pair = i % 4;  // value pair of the lane: rows g, g+8, g, g+8
-      const int lane = i / 4 % 32;
-      const int step = i / 128 % 2;
-      const int tile = i / 256;
-      const int e = tile * 16 + lane / 4 + pair % 2 * 8;
-      const int k = step * 16 + lane % 4 * 2 + pair / 2 * 8;
-      float2 x = make_float2(0.0F, 0.0F);
-      const int global_tile = first_expert / kTileRows + tile;
-      if (global_tile < (layer.num_experts + kTileRows - 1) / kTileRows) {
-        x = *reinterpret_cast<const float2*>(
-            layer.router +
-            (static_cast<std::int64_t>(global_tile) * num_chunks + group / 2) *
-                chunk_bytes(QuantScheme::kF32) +
-            ((group % 2 * 2 + step) * 32 + lane) * 32 + pair * 8);
+      if (blockIdx.y == 0 && first_token + t < layer.num_tokens) {
+        const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
+        const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);
+        const std::int64_t at =
+            static_cast<std::int64_t>(first_token + t) * layer.hidden + group * 32 + k;
+        *reinterpret_cast<uint2*>(work.inputs + at * 2) =
+            make_uint2(*reinterpret_cast<const std::uint32_t*>(&low),
+                       *reinterpret_cast<const std::uint32_t*>(&high));
       }
-      w[k][e] = x.x;
-      w[k + 1][e] = x.y;
     }
+#pragma unroll
+    for (int i = 0; i < kWeights; ++i) {
+      const int at = thread + i * kThreads;
+      const int pair = at % 4;  // of the lane: rows g, g+8, g, g+8
+      const int lane = at / 4 % 32;
+      const int e = at / 256 * 16 + lane / 4 + pair % 2 * 8;
+      const int k = at / 128 % 2 * 16 + lane % 4 * 2 + pair / 2 * 8;
+      w[k][e] = next_weights[i].x;
+      w[k + 1][e] = next_weights[i].y;
+    }
+    if (group + 1 < num_groups) load(group + 1);
     __syncthreads();
     float sums[8][4] = {};
 #pragma unroll 8
@@ -180,12 +213,75 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
   }
 }
 
-/// A key that orders as moe.h does: biased score down, then id up; NaN as -inf.
-__device__ std::uint64_t choice_key(float biased, int expert) {
+/// Orders as the biased score does, NaN as -inf; never 0.
+__device__ __forceinline__ std::uint32_t choice_key(float biased) {
   const float value = isnan(biased) ? -INFINITY : biased + 0.0F;  // no -0
   const std::uint32_t bits = __float_as_uint(value);
-  const std::uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return std::uint64_t{ordered} << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(expert));
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+/// One warp: the choice of one token from its logits, ties to the lower id, and the weights.
+__device__ __forceinline__ void choose_experts(const Layer& layer, const Workspace& work, int token,
+                                               const float* logits) {
+  constexpr int kOfLane = (kMaxExperts + 31) / 32;
+  constexpr std::uint32_t kAll = 0xFFFFFFFFU;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float scores[kOfLane];
+  std::uint32_t keys[kOfLane];   // 0: not there, or taken
+  std::uint32_t taken[kOfLane];  // bit l: expert 32 i + l
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const int expert = 32 * i + lane;
+    scores[i] = 0.0F;
+    keys[i] = 0;
+    taken[i] = 0;
+    if (expert < layer.num_experts) {
+      scores[i] = ops::fast_sigmoid(logits[expert]);
+      keys[i] = choice_key(scores[i] + layer.router_bias[expert]);
+    }
+  }
+  for (int k = 0; k < layer.top_k; ++k) {
+    std::uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) best = max(best, keys[i]);
+    best = __reduce_max_sync(kAll, best);
+    bool is_found = false;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const std::uint32_t equal = __ballot_sync(kAll, keys[i] == best);
+      if (is_found || equal == 0) continue;
+      is_found = true;
+      const std::uint32_t lowest = equal & (~equal + 1U);
+      taken[i] |= lowest;
+      if ((lowest >> lane & 1U) != 0) keys[i] = 0;
+    }
+  }
+  // Ascending id: lane k keeps choice k.
+  float sum = 0.0F;
+  float score = 0.0F;
+  int id = 0;
+  int k = 0;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    for (std::uint32_t left = taken[i]; left != 0; left &= left - 1U) {
+      const int owner = __ffs(static_cast<int>(left)) - 1;
+      const float value = __shfl_sync(kAll, scores[i], owner);
+      sum += value;
+      if (lane == k) {
+        score = value;
+        id = 32 * i + owner;
+      }
+      ++k;
+    }
+  }
+  if (lane < layer.top_k) {
+    const float weight = score / sum;
+    const int at = token * layer.top_k + lane;
+    work.chosen[at] = id;
+    work.weights[at] = weight;
+    if (layer.chosen_experts != nullptr) layer.chosen_experts[at] = id;
+    if (layer.chosen_weights != nullptr) layer.chosen_weights[at] = weight;
+  }
 }
 
 /// Bytes of a work item's weights over 64: what the list is shared out by.
@@ -195,13 +291,15 @@ __device__ int pair_cost(QuantScheme scheme, int num_chunks, int num_tokens) {
   return (bytes + (groups - 1) * 8) * num_chunks;
 }
 
-constexpr int kWarps = kThreads / 32;
+constexpr int kChoiceThreads = 512;
+constexpr int kWarps = kChoiceThreads / 32;
+constexpr int kMaxEntries = kMaxExperts + 1 + kMaxDecodeTokens * (kMaxTopK + 1) / kBlockTokens + 1;
 
 struct PlanMemory {
   int chosen[kMaxDecodeTokens * kMaxTopK];
   int first_slot[kMaxExperts];
   int room[kWarps];
-  std::uint32_t starts[2][kThreads * 2 + 1];  // of each entry's items, in pair_cost
+  std::uint32_t starts[2][kMaxEntries + 1];  // of each entry's items, in pair_cost
 };
 
 __device__ float fragment_scale(const MatrixPart& part) {
@@ -237,61 +335,69 @@ __device__ void plan_decode(const Layer& layer, const Workspace& work, int num_b
                             PlanMemory& memory) {
   const int thread = static_cast<int>(threadIdx.x);
   const int num_pairs = layer.num_pairs();
-  for (int i = thread; i < num_pairs; i += kThreads) memory.chosen[i] = __ldcg(work.chosen + i);
+  for (int i = thread; i < num_pairs; i += kChoiceThreads) {
+    memory.chosen[i] = __ldcg(work.chosen + i);
+  }
   const int num_shared = layer.has_shared() ? 1 : 0;
   const bool is_shared = thread < num_shared;
   const int expert = is_shared ? layer.num_experts : thread - num_shared;
   const bool is_used = thread < layer.num_experts + num_shared;
-  DeviceMlp mlp;
-  if (is_used) mlp = layer.experts[expert];
+  ActiveExpert active;
+  if (is_used) {
+    const DeviceMlp& mlp = layer.experts[expert];
+    active = {.gate = mlp.gate.data,
+              .up = mlp.up.data,
+              .down = mlp.down.data,
+              .gate_scale = fragment_scale(mlp.gate),
+              .up_scale = fragment_scale(mlp.up),
+              .down_scale = fragment_scale(mlp.down),
+              .first_slot = 0,
+              .num_tokens = 0,
+              .width = is_shared ? layer.shared_width : layer.width,
+              .gate_up_scheme = mlp.gate.scheme,
+              .down_scheme = mlp.down.scheme};
+  }
   __syncthreads();
   int count = is_shared ? layer.num_tokens : 0;
   if (is_used && !is_shared) {
     for (int i = 0; i < num_pairs; ++i) count += memory.chosen[i] == expert ? 1 : 0;
   }
-  int total = 0;
-  const int slots_before = block_prefix(is_shared ? 0 : count, memory.room, total);
-  const int first_slot = is_shared ? num_pairs : slots_before;
-  if (is_used && !is_shared) memory.first_slot[expert] = first_slot;
   const int num_entries = (count + kBlockTokens - 1) / kBlockTokens;
-  int all_entries = 0;
-  const int first_entry = block_prefix(num_entries, memory.room, all_entries);
+  // Two sums in one pass: tokens of routed experts (below 2^16) and entries.
+  int totals = 0;
+  const int before = block_prefix((is_shared ? 0 : count) | num_entries << 16, memory.room, totals);
+  const int first_slot = is_shared ? num_pairs : before & 0xFFFF;
+  const int first_entry = before >> 16;
+  const int all_entries = totals >> 16;
+  if (is_used && !is_shared) memory.first_slot[expert] = first_slot;
   if (thread == 0) *work.num_active = all_entries;
-  const int width = is_shared ? layer.shared_width : layer.width;
   int costs[2] = {0, 0};
+  for (int b = 0; b < num_entries; ++b) {
+    const int tokens = min(kBlockTokens, count - b * kBlockTokens);
+    costs[0] += pair_cost(active.gate_up_scheme, layer.hidden / 64, tokens) * (active.width / 16);
+    costs[1] += pair_cost(active.down_scheme, active.width / 64, tokens) * (layer.hidden / 32);
+  }
+  int all_costs[2];
+  int starts[2];
   for (int phase = 0; phase < 2; ++phase) {
-    const MatrixPart& part = phase == 0 ? mlp.gate : mlp.down;
-    const int num_chunks = (phase == 0 ? layer.hidden : width) / 64;
-    const int num_rows = phase == 0 ? width / 16 : layer.hidden / 32;
-    for (int b = 0; b < num_entries; ++b) {
-      costs[phase] +=
-          pair_cost(part.scheme, num_chunks, min(kBlockTokens, count - b * kBlockTokens)) *
-          num_rows;
-    }
-    int all_costs = 0;
-    int start = block_prefix(costs[phase], memory.room, all_costs);
-    for (int b = 0; b < num_entries; ++b) {
-      memory.starts[phase][first_entry + b] = static_cast<std::uint32_t>(start);
-      start += pair_cost(part.scheme, num_chunks, min(kBlockTokens, count - b * kBlockTokens)) *
-               num_rows;
-    }
-    if (thread == 0) memory.starts[phase][all_entries] = static_cast<std::uint32_t>(all_costs);
+    starts[phase] = block_prefix(costs[phase], memory.room, all_costs[phase]);
   }
   for (int b = 0; b < num_entries; ++b) {
-    work.active[first_entry + b] = {.gate = mlp.gate.data,
-                                    .up = mlp.up.data,
-                                    .down = mlp.down.data,
-                                    .gate_scale = fragment_scale(mlp.gate),
-                                    .up_scale = fragment_scale(mlp.up),
-                                    .down_scale = fragment_scale(mlp.down),
-                                    .first_slot = first_slot + b * kBlockTokens,
-                                    .num_tokens = min(kBlockTokens, count - b * kBlockTokens),
-                                    .width = width,
-                                    .gate_up_scheme = mlp.gate.scheme,
-                                    .down_scheme = mlp.down.scheme};
+    const int tokens = min(kBlockTokens, count - b * kBlockTokens);
+    memory.starts[0][first_entry + b] = static_cast<std::uint32_t>(starts[0]);
+    memory.starts[1][first_entry + b] = static_cast<std::uint32_t>(starts[1]);
+    starts[0] += pair_cost(active.gate_up_scheme, layer.hidden / 64, tokens) * (active.width / 16);
+    starts[1] += pair_cost(active.down_scheme, active.width / 64, tokens) * (layer.hidden / 32);
+    active.first_slot = first_slot + b * kBlockTokens;
+    active.num_tokens = tokens;
+    work.active[first_entry + b] = active;
+  }
+  if (thread == 0) {
+    memory.starts[0][all_entries] = static_cast<std::uint32_t>(all_costs[0]);
+    memory.starts[1][all_entries] = static_cast<std::uint32_t>(all_costs[1]);
   }
   __syncthreads();
-  for (int i = thread; i < num_pairs; i += kThreads) {
+  for (int i = thread; i < num_pairs; i += kChoiceThreads) {
     const int chosen = memory.chosen[i];
     int slot = memory.first_slot[chosen];
     for (int j = 0; j < i; ++j) slot += memory.chosen[j] == chosen ? 1 : 0;
@@ -299,18 +405,21 @@ __device__ void plan_decode(const Layer& layer, const Workspace& work, int num_b
     work.token_of[slot] = i / layer.top_k;
   }
   if (layer.has_shared()) {
-    for (int t = thread; t < layer.num_tokens; t += kThreads) work.token_of[num_pairs + t] = t;
+    for (int t = thread; t < layer.num_tokens; t += kChoiceThreads) {
+      work.token_of[num_pairs + t] = t;
+    }
   }
   const int shared_entries =
-      layer.has_shared() ? (layer.num_tokens + kBlockTokens - 1) / kBlockTokens : 0;
-  for (int i = thread; i < 2 * (num_blocks + 1); i += kThreads) {
+      (layer.has_shared() ? layer.num_tokens + kBlockTokens - 1 : 0) / kBlockTokens;
+  for (int i = thread; i < 2 * (num_blocks + 1); i += kChoiceThreads) {
     const int phase = i / (num_blocks + 1);
     const int block = i % (num_blocks + 1);
     const std::uint32_t* const starts = memory.starts[phase];
     const std::uint32_t all = starts[all_entries];
-    const auto target =
-        static_cast<std::uint32_t>(std::uint64_t{all} * static_cast<std::uint32_t>(block) /
-                                   static_cast<std::uint32_t>(num_blocks));
+    // all · block / num_blocks without leaving 32 bits.
+    const auto blocks = static_cast<std::uint32_t>(num_blocks);
+    const std::uint32_t target = all / blocks * static_cast<std::uint32_t>(block) +
+                                 all % blocks * static_cast<std::uint32_t>(block) / blocks;
     WorkPlace place{.entry = all_entries, .row = 0};
     if (target < all) {
       int low = 0;  // the last entry that starts at or before target
@@ -330,92 +439,103 @@ __device__ void plan_decode(const Layer& layer, const Workspace& work, int num_b
   }
 }
 
-/// One block a token: sums of `num_groups` groups, sigmoid, top-k, weights. With `num_blocks` the
-/// last block to finish plans decode.
-__global__ void __launch_bounds__(kThreads)
-    route_choose(Layer layer, Workspace work, int num_groups, int num_blocks) {
-  __shared__ union {
-    struct {
-      std::uint64_t keys[kMaxExperts];
-      float scores[kMaxExperts];
-      std::uint32_t is_chosen[kThreads / 32];
-      int ids[kMaxTopK];
-    } choice;
-    PlanMemory plan;
-  } memory;
+// Group sums that a thread of the choice holds at once: they arrive together, and are added in
+// order, slice after slice of the block.
+constexpr int kHeldGroups = 48;
+
+/// Few tokens. One block a token: the sums of its groups, the choice; with `num_blocks` the last
+/// block to finish plans decode.
+__global__ void __launch_bounds__(kChoiceThreads)
+    route_choose(Layer layer, Workspace work, int num_blocks) {
+  __shared__ PlanMemory plan;
+  __shared__ float logits[kMaxExperts + 1];
   __shared__ bool is_last;
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   const int token = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  std::uint64_t key = 0;
-  if (thread < layer.num_experts) {
-    const float* partial =
-        work.partial_logits + static_cast<std::int64_t>(token) * layer.num_experts + thread;
-    const std::int64_t stride = static_cast<std::int64_t>(layer.num_tokens) * layer.num_experts;
-    float logit = 0.0F;
-#pragma unroll 48
-    for (int g = 0; g < num_groups; ++g) logit += partial[g * stride];
-    const float score = ops::fast_sigmoid(logit);
-    memory.choice.scores[thread] = score;
-    key = choice_key(score + layer.router_bias[thread], thread);
-    memory.choice.keys[thread] = key;
+  const int num_groups = layer.hidden / 32;
+  const int slice_threads = layer.num_experts <= 128 ? 128 : 256;
+  const int num_slices = kChoiceThreads / slice_threads;
+  const int slice = thread / slice_threads;
+  const int expert = thread % slice_threads;
+  const bool is_used = expert < layer.num_experts;
+  const std::int64_t stride = static_cast<std::int64_t>(layer.num_tokens) * layer.num_experts;
+  for (int begin = 0; begin < num_groups; begin += num_slices * kHeldGroups) {
+    const int first = begin + slice * kHeldGroups;
+    const float* const partial = work.partial_logits + first * stride +
+                                 static_cast<std::int64_t>(token) * layer.num_experts + expert;
+    float held[kHeldGroups];
+#pragma unroll
+    for (int g = 0; g < kHeldGroups; ++g) {
+      held[g] = is_used && first + g < num_groups ? __ldcg(partial + g * stride) : 0.0F;
+    }
+    for (int s = 0; s < num_slices; ++s) {
+      if (s == slice && is_used) {
+        float sum = begin == 0 && s == 0 ? 0.0F : logits[expert];
+#pragma unroll
+        for (int g = 0; g < kHeldGroups; ++g) {
+          if (first + g < num_groups) sum += held[g];
+        }
+        logits[expert] = sum;
+      }
+      __syncthreads();
+    }
   }
-  __syncthreads();
-  int rank = 0;
-  for (int e = 0; e < layer.num_experts; ++e) rank += memory.choice.keys[e] > key ? 1 : 0;
-  const bool chosen = thread < layer.num_experts && rank < layer.top_k;
-  const std::uint32_t vote = __ballot_sync(0xFFFFFFFFU, chosen);
-  if (thread % 32 == 0) memory.choice.is_chosen[thread / 32] = vote;
-  __syncthreads();
-  if (chosen) {
-    int place = __popc(vote & ((1U << (thread % 32)) - 1U));
-    for (int w = 0; w < thread / 32; ++w) place += __popc(memory.choice.is_chosen[w]);
-    memory.choice.ids[place] = thread;
-  }
-  __syncthreads();
-  if (thread < layer.top_k) {
-    float sum = 0.0F;
-    for (int k = 0; k < layer.top_k; ++k) sum += memory.choice.scores[memory.choice.ids[k]];
-    const int id = memory.choice.ids[thread];
-    const float weight = memory.choice.scores[id] / sum;
-    const int at = token * layer.top_k + thread;
-    work.chosen[at] = id;
-    work.weights[at] = weight;
-    if (layer.chosen_experts != nullptr) layer.chosen_experts[at] = id;
-    if (layer.chosen_weights != nullptr) layer.chosen_weights[at] = weight;
-    __threadfence();
+  if (thread < 32) {
+    choose_experts(layer, work, token, logits);
+    __syncwarp();
+    if (thread == 0 && num_blocks > 0) {
+      __threadfence();
+      const std::uint32_t done = atomicAdd(work.counters + Workspace::kRouteTicket, 1U);
+      is_last = done + 1 == gridDim.x;
+      if (is_last) work.counters[Workspace::kRouteTicket] = 0;
+      __threadfence();
+    }
   }
   if (num_blocks == 0) return;
   __syncthreads();
-  if (thread == 0) {
-    const std::uint32_t done = atomicAdd(work.counters + Workspace::kRouteTicket, 1U);
-    is_last = done + 1 == gridDim.x;
-    if (is_last) work.counters[Workspace::kRouteTicket] = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  if (is_last) plan_decode(layer, work, num_blocks, memory.plan);
+  if (is_last) plan_decode(layer, work, num_blocks, plan);
+}
+
+/// Many tokens. One warp a token.
+__global__ void __launch_bounds__(kThreads) choose_prefill(Layer layer, Workspace work) {
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  const int token = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) / 32;
+  if (token >= layer.num_tokens) return;
+  choose_experts(layer, work, token,
+                 work.partial_logits + static_cast<std::int64_t>(token) * layer.num_experts);
+}
+
+}  // namespace
+
+namespace {
+
+template <bool kIsDecode>
+void route_few(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(layer.hidden / kChunkCols),
+                  static_cast<unsigned>((layer.num_tokens + kRouteTokens - 1) / kRouteTokens));
+  launch_overlapped(route_partial<kIsDecode>, grid, dim3(kThreads), 0, stream, layer, work);
+  launch_overlapped(route_choose, dim3(static_cast<unsigned>(layer.num_tokens)),
+                    dim3(kChoiceThreads), 0, stream, layer, work, num_blocks);
 }
 
 }  // namespace
 
 void route(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(layer.hidden / kChunkCols),
-                  static_cast<unsigned>((layer.num_tokens + kRouteTokens - 1) / kRouteTokens));
-  route_partial<<<grid, kThreads, 0, stream>>>(layer, work);
-  check_launch("route_partial");
-  route_choose<<<static_cast<unsigned>(layer.num_tokens), kThreads, 0, stream>>>(
-      layer, work, layer.hidden / 32, num_blocks);
-  check_launch("route_choose");
+  route_few<true>(layer, work, num_blocks, stream);
 }
 
 void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream) {
+  if (layer.num_tokens <= kMaxSpreadTokens) return route_few<false>(layer, work, 0, stream);
   const auto num_tokens = static_cast<unsigned>(layer.num_tokens);
   const dim3 grid((num_tokens + kTileTokens - 1) / kTileTokens,
                   static_cast<unsigned>((layer.num_experts + kTileExperts - 1) / kTileExperts));
-  route_logits<<<grid, kThreads, 0, stream>>>(layer, work);
-  check_launch("route_logits");
-  route_choose<<<num_tokens, kThreads, 0, stream>>>(layer, work, 1, 0);
-  check_launch("route_choose");
+  launch_overlapped(route_logits, grid, dim3(kThreads), 0, stream, layer, work);
+  constexpr unsigned kTokensOfBlock = kThreads / 32;
+  launch_overlapped(choose_prefill, dim3((num_tokens + kTokensOfBlock - 1) / kTokensOfBlock),
+                    dim3(kThreads), 0, stream, layer, work);
 }
 
 }  // namespace winnow::cuda::fast_moe

@@ -12,14 +12,15 @@ template <typename Take>
 Workspace carve(const Layer& layer, int num_blocks, Take take) {
   const std::int64_t tokens = layer.num_tokens;
   const std::int64_t pairs = layer.num_pairs();
-  const std::int64_t slots = layer.num_slots();
+  const bool decodes = is_decode(layer);
+  const std::int64_t slots = decodes ? layer.num_slots() : layer.max_slots();
   const auto floats = [&](std::int64_t count) { return reinterpret_cast<float*>(take(count * 4)); };
   const auto ints = [&](std::int64_t count) {
     return reinterpret_cast<std::int32_t*>(take(count * 4));
   };
   Workspace work;
-  const bool decodes = is_decode(layer);
-  work.partial_logits = floats((decodes ? layer.hidden / 32 : 1) * tokens * layer.num_experts);
+  work.partial_logits =
+      floats((tokens <= kMaxSpreadTokens ? layer.hidden / 32 : 1) * tokens * layer.num_experts);
   work.chosen = ints(pairs);
   work.weights = floats(pairs);
   work.slot_of = ints(pairs);
@@ -35,6 +36,8 @@ Workspace carve(const Layer& layer, int num_blocks, Take take) {
     work.tiles = reinterpret_cast<WorkPlace*>(
         take(2 * max_tiles(layer) * static_cast<std::int64_t>(sizeof(WorkPlace))));
     work.num_tiles = ints(2);
+    work.shared_slot = ints(1);
+    work.gathered = take(slots * layer.hidden * 2);
   }
   work.inputs = take(tokens * layer.hidden * 2);
   work.activations = take(slots * layer.max_width() * 2);

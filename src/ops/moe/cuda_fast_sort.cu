@@ -1,5 +1,7 @@
-// Prefill's order of work: tokens by expert, then tiles of up to kPrefillTokens tokens.
-#include "ops/cuda/check.h"
+// Prefill's order of work: tokens by expert, tiles of up to kPrefillTokens tokens, and the inputs
+// in the form that the tiles copy.
+#include "ops/cuda/launch.h"
+#include "ops/cuda/ptx.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
 
@@ -9,11 +11,12 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 
-/// Sum over the block, and of the threads before this one. `room` is [kWarps + 1].
+/// Sum over the block, and of the threads before this one. `room` is [kWarps].
 __device__ int block_prefix(int value, int* room, int& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   int inclusive = value;
+#pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
     const int other = __shfl_up_sync(0xFFFFFFFFU, inclusive, offset);
     if (lane >= offset) inclusive += other;
@@ -23,6 +26,7 @@ __device__ int block_prefix(int value, int* room, int& total) {
   __syncthreads();
   int before = 0;
   total = 0;
+#pragma unroll
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp) before += room[w];
     total += room[w];
@@ -30,99 +34,153 @@ __device__ int block_prefix(int value, int* room, int& total) {
   return before + inclusive - value;
 }
 
-/// Block e: how many tokens chose expert e, and where they go: after those of lower experts, in
-/// ascending order of the token.
-__global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace work) {
+/// Block e: how many tokens chose expert e.
+__global__ void __launch_bounds__(kThreads) count_tokens(Layer layer, Workspace work) {
   __shared__ int room[kWarps];
+  ptx::griddepcontrol_wait();
   const int expert = static_cast<int>(blockIdx.x);
-  const int thread = static_cast<int>(threadIdx.x);
   const int num_pairs = layer.num_pairs();
-  int below = 0;
-  for (int i = thread; i < num_pairs; i += kThreads) below += work.chosen[i] < expert ? 1 : 0;
-  int first = 0;
-  block_prefix(below, room, first);
-  int done = 0;
-  for (int begin = 0; begin < num_pairs; begin += kThreads) {
-    const int i = begin + thread;
-    const bool is_mine = i < num_pairs && work.chosen[i] == expert;
-    int count = 0;
-    const int place = block_prefix(is_mine ? 1 : 0, room, count);
-    if (is_mine) {
-      work.slot_of[i] = first + done + place;
-      work.token_of[first + done + place] = i / layer.top_k;
-    }
-    done += count;
+  int mine = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < num_pairs; i += kThreads) {
+    mine += work.chosen[i] == expert ? 1 : 0;
   }
-  if (thread == 0) work.counts[expert] = done;
-  if (layer.has_shared()) {
-    const int stride = static_cast<int>(gridDim.x) * kThreads;
-    for (int t = expert * kThreads + thread; t < layer.num_tokens; t += stride) {
-      work.token_of[num_pairs + t] = t;
-    }
-  }
+  int count = 0;
+  block_prefix(mine, room, count);
+  if (threadIdx.x == 0) work.counts[expert] = count;
 }
 
 __device__ float fragment_scale(const MatrixPart& part) {
   return part.scheme == QuantScheme::kNvfp4 ? part.matrix_scale * kNvfp4FragmentScale : 1.0F;
 }
 
-/// One block, a thread an expert (the shared one first): cuts its tokens into equal blocks and
-/// lists the tiles of both phases, rows outer, so that neighbours share weights.
-__global__ void __launch_bounds__(kThreads) list_tiles(Layer layer, Workspace work) {
+__device__ int padded(int count) { return (count + 7) / 8 * 8; }
+__device__ int num_blocks_of(int count) { return (count + kPrefillTokens - 1) / kPrefillTokens; }
+
+/// What precedes an expert in the order of work, where the shared one comes first; slots are in
+/// ascending id, the shared one's last.
+struct Before {
+  int slots;
+  int entries;
+  int all_slots;
+  int all_entries;
+};
+
+__device__ Before sum_before(const Layer& layer, const Workspace& work, int expert, int* room) {
+  const int e = static_cast<int>(threadIdx.x);
+  const int count = e < layer.num_experts ? work.counts[e] : 0;
+  const bool is_before = e < expert;
+  const int shared_entries = layer.has_shared() && e == 0 ? num_blocks_of(layer.num_tokens) : 0;
+  Before sums;
+  block_prefix(is_before ? padded(count) : 0, room, sums.slots);
+  block_prefix(padded(count), room, sums.all_slots);
+  block_prefix((is_before ? num_blocks_of(count) : 0) + shared_entries, room, sums.entries);
+  block_prefix(num_blocks_of(count) + shared_entries, room, sums.all_entries);
+  return sums;
+}
+
+/// Block e: its tokens' slots in ascending order, its entries (equal blocks of whole eights) and
+/// its tiles, rows outer, so that neighbours share weights. The last block is the shared expert.
+__global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace work) {
   __shared__ int room[kWarps];
+  ptx::griddepcontrol_wait();
   const int thread = static_cast<int>(threadIdx.x);
-  const int shared_experts = layer.has_shared() ? 1 : 0;
-  const bool is_shared = thread < shared_experts;
-  const int expert = is_shared ? layer.num_experts : thread - shared_experts;
-  const bool is_used = thread < layer.num_experts + shared_experts;
-  const int count = !is_used ? 0 : is_shared ? layer.num_tokens : work.counts[expert];
-  int total = 0;
-  const int slots_before = block_prefix(is_shared ? 0 : count, room, total);
-  const int first_slot = is_shared ? layer.num_pairs() : slots_before;
-  const int num_blocks = (count + kPrefillTokens - 1) / kPrefillTokens;
-  const int first_entry = block_prefix(num_blocks, room, total);
-  if (thread == 0) *work.num_active = total;
+  const int expert = static_cast<int>(blockIdx.x);
+  const bool is_shared = expert == layer.num_experts;
+  const Before before = sum_before(layer, work, expert, room);
+  const int first_slot = is_shared ? before.all_slots : before.slots;
+  const int first_entry = is_shared ? 0 : before.entries;
+  const int count = is_shared ? layer.num_tokens : work.counts[expert];
   const int width = is_shared ? layer.shared_width : layer.width;
+  const int num_pairs = layer.num_pairs();
+  if (is_shared) {
+    for (int t = thread; t < count; t += kThreads) work.token_of[first_slot + t] = t;
+    if (thread == 0) *work.shared_slot = first_slot;
+  } else {
+    int done = 0;
+    for (int begin = 0; begin < num_pairs; begin += kThreads) {
+      const int i = begin + thread;
+      const bool is_mine = i < num_pairs && work.chosen[i] == expert;
+      int found = 0;
+      const int place = block_prefix(is_mine ? 1 : 0, room, found);
+      if (is_mine) {
+        work.slot_of[i] = first_slot + done + place;
+        work.token_of[first_slot + done + place] = i / layer.top_k;
+      }
+      done += found;
+    }
+  }
+  if (thread < padded(count) - count) work.token_of[first_slot + count + thread] = -1;
   const int rows[2] = {(width + kPrefillWidth - 1) / kPrefillWidth,
                        (layer.hidden + kPrefillHidden - 1) / kPrefillHidden};
-  int first_tile[2];
-  for (int phase = 0; phase < 2; ++phase) {
-    first_tile[phase] = block_prefix(num_blocks * rows[phase], room, total);
-    if (thread == 0) work.num_tiles[phase] = total;
+  const int shared_rows = (layer.shared_width + kPrefillWidth - 1) / kPrefillWidth;
+  const int routed_rows = (layer.width + kPrefillWidth - 1) / kPrefillWidth;
+  const int shared_entries = layer.has_shared() ? num_blocks_of(layer.num_tokens) : 0;
+  if (thread == 0 && expert == 0) {
+    *work.num_active = before.all_entries;
+    work.num_tiles[0] =
+        shared_entries * shared_rows + (before.all_entries - shared_entries) * routed_rows;
+    work.num_tiles[1] = before.all_entries * rows[1];
   }
+  const int num_blocks = num_blocks_of(count);
   if (num_blocks == 0) return;
+  const int size = padded((count + num_blocks - 1) / num_blocks);
   const DeviceMlp& mlp = layer.experts[expert];
-  for (int b = 0; b < num_blocks; ++b) {
-    const int begin = static_cast<int>(static_cast<std::int64_t>(count) * b / num_blocks);
-    const int end = static_cast<int>(static_cast<std::int64_t>(count) * (b + 1) / num_blocks);
+  for (int b = thread; b < num_blocks; b += kThreads) {
     work.active[first_entry + b] = {.gate = mlp.gate.data,
                                     .up = mlp.up.data,
                                     .down = mlp.down.data,
                                     .gate_scale = fragment_scale(mlp.gate),
                                     .up_scale = fragment_scale(mlp.up),
                                     .down_scale = fragment_scale(mlp.down),
-                                    .first_slot = first_slot + begin,
-                                    .num_tokens = end - begin,
+                                    .first_slot = first_slot + b * size,
+                                    .num_tokens = max(0, min(size, count - b * size)),
                                     .width = width,
                                     .gate_up_scheme = mlp.gate.scheme,
                                     .down_scheme = mlp.down.scheme};
   }
+  const int first_tile[2] = {
+      is_shared ? 0 : shared_entries * shared_rows + (first_entry - shared_entries) * routed_rows,
+      first_entry * rows[1]};
   for (int phase = 0; phase < 2; ++phase) {
-    WorkPlace* tile =
+    WorkPlace* const tiles =
         work.tiles + static_cast<std::int64_t>(phase) * max_tiles(layer) + first_tile[phase];
-    for (int row = 0; row < rows[phase]; ++row) {
-      for (int b = 0; b < num_blocks; ++b) *tile++ = {.entry = first_entry + b, .row = row};
+    for (int i = thread; i < rows[phase] * num_blocks; i += kThreads) {
+      tiles[i] = {.entry = first_entry + i % num_blocks, .row = i / num_blocks};
     }
+  }
+}
+
+/// A warp a slot: its token's columns.
+__global__ void __launch_bounds__(256) gather_inputs(Layer layer, Workspace work) {
+  ptx::griddepcontrol_wait();
+  const int slot = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int num_slots =
+      layer.has_shared() ? *work.shared_slot + layer.num_tokens : layer.max_slots();
+  if (slot >= num_slots) return;
+  const int token = work.token_of[slot];
+  if (token < 0 || token >= layer.num_tokens) return;
+  const int piece = lane % 8;
+  const std::byte* const from =
+      work.inputs + static_cast<std::int64_t>(token) * layer.hidden * 2 + lane * 16;
+  std::byte* const to =
+      work.gathered + static_cast<std::int64_t>(slot) * 128 + (piece ^ slot % 8) * 16;
+  for (int chunk = lane / 8; chunk < layer.hidden / 64; chunk += 4) {
+    const uint4 values = *reinterpret_cast<const uint4*>(from + (chunk - lane / 8) * 128);
+    *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(chunk) * layer.max_slots() * 128) =
+        values;
   }
 }
 
 }  // namespace
 
 void sort_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream) {
-  sort_tokens<<<static_cast<unsigned>(layer.num_experts), kThreads, 0, stream>>>(layer, work);
-  check_launch("sort_tokens");
-  list_tiles<<<1, kThreads, 0, stream>>>(layer, work);
-  check_launch("list_tiles");
+  const auto num_experts = static_cast<unsigned>(layer.num_experts);
+  launch_overlapped(count_tokens, dim3(num_experts), dim3(kThreads), 0, stream, layer, work);
+  launch_overlapped(sort_tokens, dim3(num_experts + (layer.has_shared() ? 1U : 0U)), dim3(kThreads),
+                    0, stream, layer, work);
+  launch_overlapped(gather_inputs, dim3((static_cast<unsigned>(layer.max_slots()) + 7) / 8),
+                    dim3(256), 0, stream, layer, work);
 }
 
 }  // namespace winnow::cuda::fast_moe

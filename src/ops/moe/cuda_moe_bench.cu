@@ -541,7 +541,7 @@ int main(int argc, char** argv) {
                        .num_experts = 19,
                        .top_k = 3,
                        .routed = winnow::QuantScheme::kMxfp8,
-                       .shared = winnow::QuantScheme::kBF16},
+                       .shared = winnow::QuantScheme::kNvfp4},
                       1);
       check_model("odd", odd, scratch, num_sms, {1, 3, 40, 64});
     }
