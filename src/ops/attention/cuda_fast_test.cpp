@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ops/attention/attention.h"
 #include "ops/testing/attention_shapes.h"
@@ -84,35 +85,44 @@ class FastAttentionCase {
   std::vector<std::int32_t> blocks_;
 };
 
-TEST(CudaFastAttention, IsNearTheReferenceAndATokenDoesNotDependOnItsBatch) {
+class CudaFastAttention : public ::testing::TestWithParam<AttentionCaseShape> {};
+
+TEST_P(CudaFastAttention, IsNearTheReferenceAndATokenDoesNotDependOnItsBatch) {
   WINNOW_SKIP_WITHOUT_CUDA();
   const Backend fast = testing::make_hosted_cuda_backend(CudaKernels::kFast);
   const Backend exact = testing::make_hosted_cuda_backend(CudaKernels::kExact);
-  std::uint64_t stream = 1300;
-  for (const AttentionCaseShape& shape : testing::fast_attention_shapes()) {
-    const FastAttentionCase c(shape, ++stream);
-    SCOPED_TRACE(c.describe());
-    const std::int32_t tokens = c.num_tokens();
-    for (const bool is_sparse : {true, false}) {
-      const std::vector<float> whole = c.run(fast, is_sparse, 0, tokens);
-      EXPECT_LT(testing::relative_error(c.run(exact, is_sparse, 0, tokens), whole), 6e-3);
-      const auto expect_same = [&](std::int32_t first, std::int32_t count) {
-        const std::vector<float> some = c.run(fast, is_sparse, first, count);
-        const auto at = static_cast<std::size_t>(first * c.token_floats());
-        return testing::bits_equal(std::span(whole).subspan(at, some.size()), some,
-                                   {count, shape.heads.num_heads, shape.heads.head_dim});
-      };
-      // Prompts cut in runs of 33, then many tokens on their own.
-      for (std::int32_t first = 0; first < tokens; first += 33) {
-        ASSERT_TRUE(expect_same(first, std::min(33, tokens - first)))
-            << "sparse " << is_sparse << ", tokens from " << first;
-      }
-      for (std::int32_t t = 0; t < tokens; t += t < 15 ? 1 : 41) {
-        ASSERT_TRUE(expect_same(t, 1)) << "sparse " << is_sparse << ", token " << t;
-      }
+  const AttentionCaseShape& shape = GetParam();
+  const FastAttentionCase c(shape, 1301);
+  SCOPED_TRACE(c.describe());
+  const std::int32_t tokens = c.num_tokens();
+  for (const bool is_sparse : {true, false}) {
+    const std::vector<float> whole = c.run(fast, is_sparse, 0, tokens);
+    EXPECT_LT(testing::relative_error(c.run(exact, is_sparse, 0, tokens), whole), 6e-3);
+    const auto expect_same = [&](std::int32_t first, std::int32_t count) {
+      const std::vector<float> some = c.run(fast, is_sparse, first, count);
+      const auto at = static_cast<std::size_t>(first * c.token_floats());
+      return testing::bits_equal(std::span(whole).subspan(at, some.size()), some,
+                                 {count, shape.heads.num_heads, shape.heads.head_dim});
+    };
+    // Decode, verification of drafts, and both in one step; the same of a prompt's tokens.
+    for (const auto& [first, count] : {std::pair{0, 13}, {5, 8}, {2, 6}, {30, 16}, {41, 3}}) {
+      ASSERT_TRUE(expect_same(first, count))
+          << "sparse " << is_sparse << ", " << count << " tokens from " << first;
+    }
+    // Prompts cut in runs of 33, then many tokens on their own.
+    for (std::int32_t first = 0; first < tokens; first += 33) {
+      ASSERT_TRUE(expect_same(first, std::min(33, tokens - first)))
+          << "sparse " << is_sparse << ", tokens from " << first;
+    }
+    for (std::int32_t t = 0; t < tokens; t += t < 15 ? 1 : 41) {
+      ASSERT_TRUE(expect_same(t, 1)) << "sparse " << is_sparse << ", token " << t;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Caches, CudaFastAttention,
+                         ::testing::ValuesIn(testing::fast_attention_shapes()),
+                         [](const auto& test) { return test.param.cache_name(); });
 
 }  // namespace
 }  // namespace winnow::ops

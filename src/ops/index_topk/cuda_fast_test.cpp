@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "formats/bulk_codecs.h"
 #include "ops/index_topk/index_topk.h"
@@ -108,52 +109,59 @@ class FastIndexCase {
   std::vector<float> index_q_;
 };
 
-TEST(CudaFastIndexTopk, ChoosesAsTheReferenceAndATokenDoesNotDependOnItsBatch) {
+class CudaFastIndexTopk : public ::testing::TestWithParam<AttentionCaseShape> {};
+
+TEST_P(CudaFastIndexTopk, ChoosesAsTheReferenceAndATokenDoesNotDependOnItsBatch) {
   WINNOW_SKIP_WITHOUT_CUDA();
   const Backend fast = testing::make_hosted_cuda_backend(CudaKernels::kFast);
   const Backend exact = testing::make_hosted_cuda_backend(CudaKernels::kExact);
-  std::uint64_t stream = 1400;
-  for (const AttentionCaseShape& shape : testing::fast_attention_shapes()) {
-    const FastIndexCase c(shape, ++stream);
-    SCOPED_TRACE(c.describe());
-    const std::int32_t tokens = c.num_tokens();
-    const auto reference = c.run(exact, 0, tokens);
-    const auto whole = c.run(fast, 0, tokens);
-    const auto top_k = static_cast<std::size_t>(shape.heads.top_k_blocks);
-    std::size_t num_equal = 0;
-    for (std::size_t list = 0; list < whole.size() / top_k; ++list) {
-      auto expected = std::span(reference).subspan(list * top_k, top_k);
-      auto actual = std::span(whole).subspan(list * top_k, top_k);
-      if (std::ranges::equal(expected, actual)) {
-        ++num_equal;
-        continue;
-      }
-      // Ascending, then -1: both cut to what they chose.
-      const auto chosen = [](std::span<const std::int32_t> blocks) {
-        return blocks.first(
-            static_cast<std::size_t>(std::ranges::find(blocks, -1) - blocks.begin()));
-      };
-      ASSERT_TRUE(std::ranges::is_sorted(chosen(actual)));
-      const auto heads = static_cast<std::size_t>(shape.heads.num_index_heads);
-      c.expect_equal_or_close(chosen(expected), chosen(actual),
-                              static_cast<std::int32_t>(list / heads),
-                              static_cast<std::int32_t>(list % heads));
+  const AttentionCaseShape& shape = GetParam();
+  const FastIndexCase c(shape, 1401);
+  SCOPED_TRACE(c.describe());
+  const std::int32_t tokens = c.num_tokens();
+  const auto reference = c.run(exact, 0, tokens);
+  const auto whole = c.run(fast, 0, tokens);
+  const auto top_k = static_cast<std::size_t>(shape.heads.top_k_blocks);
+  std::size_t num_equal = 0;
+  for (std::size_t list = 0; list < whole.size() / top_k; ++list) {
+    auto expected = std::span(reference).subspan(list * top_k, top_k);
+    auto actual = std::span(whole).subspan(list * top_k, top_k);
+    if (std::ranges::equal(expected, actual)) {
+      ++num_equal;
+      continue;
     }
-    EXPECT_GE(num_equal * 10, whole.size() / top_k * 9);  // near ties are rare
-    const auto expect_same = [&](std::int32_t first, std::int32_t count) {
-      const auto some = c.run(fast, first, count);
-      return testing::bits_equal(
-          std::span(whole).subspan(static_cast<std::size_t>(first * c.token_blocks()), some.size()),
-          some, {count, shape.heads.num_index_heads, shape.heads.top_k_blocks});
+    // Ascending, then -1: both cut to what they chose.
+    const auto chosen = [](std::span<const std::int32_t> blocks) {
+      return blocks.first(static_cast<std::size_t>(std::ranges::find(blocks, -1) - blocks.begin()));
     };
-    for (std::int32_t first = 0; first < tokens; first += 37) {
-      ASSERT_TRUE(expect_same(first, std::min(37, tokens - first))) << "tokens from " << first;
-    }
-    for (std::int32_t t = 0; t < tokens; t += t < 17 ? 1 : 31) {
-      ASSERT_TRUE(expect_same(t, 1)) << "token " << t;
-    }
+    ASSERT_TRUE(std::ranges::is_sorted(chosen(actual)));
+    const auto heads = static_cast<std::size_t>(shape.heads.num_index_heads);
+    c.expect_equal_or_close(chosen(expected), chosen(actual),
+                            static_cast<std::int32_t>(list / heads),
+                            static_cast<std::int32_t>(list % heads));
+  }
+  EXPECT_GE(num_equal * 10, whole.size() / top_k * 9);  // near ties are rare
+  const auto expect_same = [&](std::int32_t first, std::int32_t count) {
+    const auto some = c.run(fast, first, count);
+    return testing::bits_equal(
+        std::span(whole).subspan(static_cast<std::size_t>(first * c.token_blocks()), some.size()),
+        some, {count, shape.heads.num_index_heads, shape.heads.top_k_blocks});
+  };
+  // Decode, verification of drafts, and both in one step; the same of a prompt's tokens.
+  for (const auto& [first, count] : {std::pair{0, 15}, {7, 8}, {2, 5}, {30, 16}, {33, 2}}) {
+    ASSERT_TRUE(expect_same(first, count)) << count << " tokens from " << first;
+  }
+  for (std::int32_t first = 0; first < tokens; first += 37) {
+    ASSERT_TRUE(expect_same(first, std::min(37, tokens - first))) << "tokens from " << first;
+  }
+  for (std::int32_t t = 0; t < tokens; t += t < 17 ? 1 : 31) {
+    ASSERT_TRUE(expect_same(t, 1)) << "token " << t;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Caches, CudaFastIndexTopk,
+                         ::testing::ValuesIn(testing::fast_attention_shapes()),
+                         [](const auto& test) { return test.param.cache_name(); });
 
 }  // namespace
 }  // namespace winnow::ops

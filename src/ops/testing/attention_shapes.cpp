@@ -23,6 +23,10 @@ CacheRowShape AttentionCaseShape::row() const {
           .drafter = {}};
 }
 
+std::string AttentionCaseShape::cache_name() const {
+  return fmt::format("{}_{}", cache_dtype_name(kv_dtype), dequant_mode_name(mode));
+}
+
 std::string AttentionCaseShape::describe() const {
   return fmt::format("heads {}/{} x {} rotary {} index {} x {} block {} top {} {} {} {}",
                      heads.num_heads, heads.num_kv_heads, heads.head_dim, heads.rotary_dim,

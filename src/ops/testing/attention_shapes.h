@@ -16,6 +16,9 @@ struct AttentionCaseShape {
   DequantMode mode = DequantMode::kExact;
   int num_layers = 3;
 
+  /// "nvfp4_e4m3": of the K/V planes, as the name of a test's parameter.
+  std::string cache_name() const;
+
   /// All layers but the first have an index cache; a single one has it too.
   CacheRowShape row() const;
   std::string describe() const;
