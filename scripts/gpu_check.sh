@@ -90,7 +90,7 @@ run_gtest() {
 check_ops() {
   WINNOW_TEST_BACKEND=cuda-exact run_gtest ops 'cuda-exact = scalar' 600 ops_test \
     --gtest_filter='Embed.*:RmsNorm.*:Linear.*:Mlp.*:Moe.*:QkvInsert.*:IndexTopk.*:Attention.*'
-  run_gtest ops 'cuda near scalar' 600 ops_test --gtest_filter='CudaFast*'
+  run_gtest ops 'cuda near scalar' 600 ops_test --gtest_filter='*CudaFast*'
 }
 
 kernel_benches() { find "$bin" -maxdepth 1 -name 'cuda_*_bench' -perm -u+x | sort; }
@@ -157,8 +157,9 @@ check_sanitizer() {
   for tool in memcheck racecheck; do
     runner=(compute-sanitizer --tool "$tool" --error-exitcode 9)
     WINNOW_TEST_BACKEND=cuda-exact run_gtest sanitizer "$tool cuda-exact" 900 ops_test \
-      --gtest_filter='Embed.*:RmsNorm.*:Moe.EqualScores*:IndexTopk.EqualsBrute*:Attention.ReferenceIsNear*:QkvInsert.ReferenceIsNear*'
-    run_gtest sanitizer "$tool cuda" 900 ops_test --gtest_filter='CudaFast*'
+      --gtest_filter='Embed.*:RmsNorm.*:Linear.ARow*:Mlp.Unusual*:Moe.EqualScores*:QkvInsert.Every*:IndexTopk.EveryBlockCount*:IndexTopk.NaN*:Attention.AFew*'
+    run_gtest sanitizer "$tool cuda" 900 ops_test \
+      --gtest_filter='CudaFastRms*:CudaFastMlp.*:CudaFastMoe.*:CudaFastQkv*:*CudaFast*nvfp4_e4m3'
     runner=()
   done
 }

@@ -36,9 +36,12 @@ std::vector<TestSequence> mixed_sequences(const AttentionCaseShape& shape) {
 class AttentionCase {
  public:
   AttentionCase(const AttentionCaseShape& shape, std::uint64_t stream, float spread = 1.0F)
+      : AttentionCase(shape, stream, spread, mixed_sequences(shape)) {}
+  AttentionCase(const AttentionCaseShape& shape, std::uint64_t stream, float spread,
+                const std::vector<TestSequence>& sequences)
       : shape_(shape),
         random_(stream),
-        batch_(mixed_sequences(shape), shape.block_tokens, kRows, random_),
+        batch_(sequences, shape.block_tokens, kRows, random_),
         cache_(shape.row(), kRows, shape.mode) {
     cache_.fill(batch_.view(), kLayer, random_, spread);
     q_ = random_.normals(batch_.num_tokens() * shape.heads.num_heads * shape.heads.head_dim);
@@ -166,6 +169,24 @@ TEST(Attention, EveryBackendEqualsTheReference) {
                                   c.run(backend, context, is_sparse),
                                   {c.num_tokens(), shape.heads.num_heads, shape.heads.head_dim}));
         }
+      }
+    }
+  });
+}
+
+// Few enough tokens to run under a tool that watches every access.
+TEST(Attention, AFewTokensOfEachCacheEqualTheReference) {
+  testing::TestContext reference(1);
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
+    std::uint64_t stream = 900;
+    for (const AttentionCaseShape& shape : testing::attention_case_shapes()) {
+      const AttentionCase c(shape, ++stream, 1.0F, {{0, 1}, {shape.block_tokens - 1, 2}});
+      SCOPED_TRACE(c.describe());
+      for (const bool is_sparse : {false, true}) {
+        ASSERT_TRUE(
+            testing::bits_equal(c.run(make_scalar_backend(), reference.get(), is_sparse),
+                                c.run(backend, context, is_sparse),
+                                {c.num_tokens(), shape.heads.num_heads, shape.heads.head_dim}));
       }
     }
   });
