@@ -4,6 +4,10 @@
 // are 0.55 TFLOP, 696 us at 790 TFLOP/s; a tile also computes the rows of those of its tokens that
 // did not select a block, so the floor of a real selection is that times (blocks its four tokens
 // name) / 16.
+// Measured on an H200 (cuda_attention_prefill_bench time), ending at 64K: 2.42 ms when four
+// neighbours name 22 blocks, 5.8 ms when their lists are independent (58 blocks). Tensor cores are
+// a third busy: the two consumer warpgroups run in step, since only two blocks fit beside each
+// other, and conversion competes with the softmax for issue slots.
 //
 // One CTA is eight neighbouring tokens and one KV head. Its blocks are the union of the tokens'
 // lists, ascending; two producer warpgroups copy each block's K and V (bulk copies, some blocks
@@ -18,14 +22,17 @@
 
 #include <climits>
 
+#include "ops/attention/cuda_prefill_softmax.cuh"
 #include "ops/cuda/cache_fragments.cuh"
 #include "ops/cuda/page_operand.cuh"
+#include "ops/cuda/ring_place.cuh"
 #include "ops/cuda/token_tiles.cuh"
-#include "ops/cuda/warpgroup.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
 
 namespace winnow::cuda {
 namespace {
+
+using namespace attention_prefill;
 
 constexpr int kTileTokens = 8;
 constexpr int kRowsPerToken = 16;  // query heads of one KV head at most
@@ -120,7 +127,7 @@ __device__ void unite_lists(const AttentionPrefillArgs& args, Control& control, 
   if (i % kMaxTopK == 0) {
     control.num_entries[token] = __popc(valid >> (i & 16) & 0xFFFFU);
   }
-  named_barrier_sync(kListBarrier, kListEntries);
+  ptx::bar_sync(kListBarrier, kListEntries);
   // Only the first entry of a block counts; the others take its place.
   bool is_first = mine >= 0;
   const int4* const entries = reinterpret_cast<const int4*>(control.entries);
@@ -130,9 +137,9 @@ __device__ void unite_lists(const AttentionPrefillArgs& args, Control& control, 
     is_first = is_first && !(other.x == mine && 4 * j < i) && !(other.y == mine && 4 * j + 1 < i) &&
                !(other.z == mine && 4 * j + 2 < i) && !(other.w == mine && 4 * j + 3 < i);
   }
-  named_barrier_sync(kListBarrier, kListEntries);
+  ptx::bar_sync(kListBarrier, kListEntries);
   control.entries[i] = is_first ? mine : INT_MAX;
-  named_barrier_sync(kListBarrier, kListEntries);
+  ptx::bar_sync(kListBarrier, kListEntries);
   int place = 0;
   int total = 0;
 #pragma unroll 4
@@ -194,7 +201,7 @@ __device__ void produce(const AttentionPrefillArgs& args, const Shared& shared, 
   RingPlace<kStages> place;
   int load_slot = kRaw - 1;
   for (int i = 0; i < count; ++i) {
-    named_barrier_sync(kProducerBarrier + kPart, 128);  // block i - 1 has been read
+    ptx::bar_sync(kProducerBarrier + kPart, 128);  // block i - 1 has been read
     if (thread == 0 && i + kRaw - 1 < count) load(i + kRaw - 1, load_slot);
     if (++load_slot == kRaw) load_slot = 0;
     ptx::mbarrier_wait_parity(ptx::shared_address(&pipe.raw_full[raw.slot]), raw.parity);
@@ -243,140 +250,6 @@ __device__ __forceinline__ void store_queries(const float* q, int group, bool is
   }
 }
 
-/// The running softmax of a lane's two rows in one quarter. sums[a][r]: the part of key group a.
-struct Quarter {
-  float maximum[2];
-  float sums[4][2];
-
-  __device__ __forceinline__ void reset() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      maximum[r] = -INFINITY;
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sums[a][r] = 0.0F;
-    }
-  }
-
-  /// The whole row's sum, in every lane of the quad.
-  __device__ __forceinline__ float sum(int r) const {
-    float x = ((sums[0][r] + sums[1][r]) + sums[2][r]) + sums[3][r];
-    x += __shfl_xor_sync(~0U, x, 1);
-    return x + __shfl_xor_sync(~0U, x, 2);
-  }
-};
-
-/// Scores of a block → P as the A operand; rescales `outputs`. `seen` keys are visible.
-template <CacheFormat F>
-__device__ __forceinline__ void softmax(float (&scores)[64], int seen, float factor,
-                                        Quarter& quarter, float (&outputs)[64],
-                                        std::uint32_t (&p)[8][4]) {
-  if (seen < kFastBlockTokens) {
-    const int first = 2 * (static_cast<int>(threadIdx.x) & 3);
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (8 * j + first + (i & 1) >= seen) scores[4 * j + i] = -INFINITY;
-      }
-    }
-  }
-  float best[4] = {scores[0], scores[1], scores[2], scores[3]};
-#pragma unroll
-  for (int j = 1; j < 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) best[i] = fmaxf(best[i], scores[4 * j + i]);
-  }
-  float scaled[2];
-  float alpha[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float x = fmaxf(best[2 * r], best[2 * r + 1]);
-    x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-    x = fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-    x = fmaxf(x, quarter.maximum[r]);
-    scaled[r] = __fmul_rn(x, factor);
-    alpha[r] = rescale(quarter.maximum[r], x, factor);
-    quarter.maximum[r] = x;
-  }
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) outputs[4 * j + i] = __fmul_rn(outputs[4 * j + i], alpha[i / 2]);
-  }
-#pragma unroll
-  for (int a = 0; a < 4; ++a) {
-    float sums[2] = {0.0F, 0.0F};
-#pragma unroll
-    for (int j = 4 * a; j < 4 * a + 4; ++j) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float x = probability(scores[4 * j + 2 * r], scaled[r], factor);
-        const float y = probability(scores[4 * j + 2 * r + 1], scaled[r], factor);
-        sums[r] = __fadd_rn(__fadd_rn(sums[r], x), y);
-        p[j / 2][2 * (j % 2) + r] = pack_operands<F>(x, y);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      quarter.sums[a][r] = __fmaf_rn(quarter.sums[a][r], alpha[r], sums[r]);
-  }
-}
-
-/// One token's merged quarters: maxima and sums in registers, outputs in the result itself, where
-/// each belongs to one lane.
-struct Merged {
-  MergedSoftmax rows[2];
-  bool is_empty = true;
-
-  /// What was merged so far: read while the last block's outputs are on their way. `out`: the
-  /// token's first head of the group.
-  __device__ __forceinline__ void read(const float* out, int group, float (&before)[64]) const {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = lane / 4 + 8 * r;
-      const bool is_there = !is_empty && head < group;
-      const float* const row = out + head * kFastDim + 2 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const float2 pair =
-            is_there ? *reinterpret_cast<const float2*>(row + 8 * j) : make_float2(0.0F, 0.0F);
-        before[4 * j + 2 * r] = pair.x;
-        before[4 * j + 2 * r + 1] = pair.y;
-      }
-    }
-  }
-
-  /// Adds a quarter and clears it; the last one also normalises.
-  __device__ __forceinline__ void add(Quarter& quarter, float (&outputs)[64], float factor,
-                                      const float (&before)[64], bool is_last, float* out,
-                                      int group) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float a = 0;
-      float b = 0;
-      rows[r].add(quarter.maximum[r], quarter.sum(r), factor, a, b);
-      const float normalizer = is_last ? rows[r].normalizer() : 1.0F;
-      const int head = lane / 4 + 8 * r;
-      float* const row = out + head * kFastDim + 2 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        float2 total;
-        float& x = outputs[4 * j + 2 * r];
-        float& y = outputs[4 * j + 2 * r + 1];
-        total.x = __fmul_rn(__fmaf_rn(x, b, __fmul_rn(before[4 * j + 2 * r], a)), normalizer);
-        total.y = __fmul_rn(__fmaf_rn(y, b, __fmul_rn(before[4 * j + 2 * r + 1], a)), normalizer);
-        x = 0.0F;
-        y = 0.0F;
-        if (head < group) *reinterpret_cast<float2*>(row + 8 * j) = total;
-      }
-    }
-    is_empty = false;
-    quarter.reset();
-  }
-};
-
 template <CacheFormat F, bool kIsSparse>
 __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, int kv_head) {
   constexpr bool kIsBf16 = F == CacheFormat::kBf16;
@@ -397,8 +270,8 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
   std::byte* const queries = shared.queries + (warp / 4) * kQueryBytes;
   store_queries<F>(args.q + first_head * kFastDim, group, is_token, (warp & 3) * 16, queries);
   ptx::fence_proxy_async();
-  named_barrier_sync(kQueryBarrier + warp / 4, 128);
-  const std::uint64_t a = swizzled_descriptor(ptx::shared_address(queries), 1024);
+  ptx::bar_sync(kQueryBarrier + warp / 4, 128);
+  const std::uint64_t a = ptx::swizzled_descriptor(ptx::shared_address(queries), 1024);
   float outputs[64];
 #pragma unroll
   for (int i = 0; i < 64; ++i) outputs[i] = 0.0F;
@@ -429,17 +302,17 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
     std::uint32_t p[8][4];
     if (is_read) {
       float scores[64];
-      const std::uint64_t b = swizzled_descriptor(operands + place.slot * kOperandBytes, 1024);
-      wgmma_fence();
+      const std::uint64_t b = ptx::swizzled_descriptor(operands + place.slot * kOperandBytes, 1024);
+      ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
         const int query_offset = (k / 4) * (kQueryBytes / 2) + (k % 4) * 32;
-        wgmma_m64n128k16<kIsBf16>(scores, a + (query_offset >> 4), b + (offset >> 4), k > 0);
+        ptx::wgmma_m64n128k16<kIsBf16>(scores, a + (query_offset >> 4), b + (offset >> 4), k > 0);
       }
-      wgmma_commit_group();
-      wgmma_wait_group<0>();
-      pin_registers(scores);
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
+      ptx::pin_registers(scores);
       if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&keys.empty[place.slot]));
       if (is_mine) {
         softmax<F>(scores, position + 1 - block * kFastBlockTokens, factor, quarter, outputs, p);
@@ -455,28 +328,28 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
     }
     ptx::mbarrier_wait_parity(ptx::shared_address(&values.full[place.slot]), place.parity);
     if (is_read) {
-      const std::uint64_t b = swizzled_descriptor(operands + (kStages + place.slot) * kOperandBytes,
-                                                  1024, kOperandHalfBytes);
-      pin_registers(outputs);
-      wgmma_fence();
+      const std::uint64_t b = ptx::swizzled_descriptor(
+          operands + (kStages + place.slot) * kOperandBytes, 1024, kOperandHalfBytes);
+      ptx::pin_registers(outputs);
+      ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        wgmma_m64n128k16<kIsBf16, true>(outputs, p[k], b + (k * 16 * 128 >> 4), 1);
+        ptx::wgmma_m64n128k16<kIsBf16, true>(outputs, p[k], b + (k * 16 * 128 >> 4), 1);
       }
-      wgmma_commit_group();
+      ptx::wgmma_commit_group();
       if (is_mine) ++num_read;
       const bool is_last = num_read == num_entries;
       if (is_mine && (is_last || num_read % entries_of_quarter == 0)) {
         float before[64];
         float* const out = args.out + first_head * kFastDim;
         total.read(out, group, before);
-        wgmma_wait_group<0>();
-        pin_registers(outputs);
+        ptx::wgmma_wait_group<0>();
+        ptx::pin_registers(outputs);
         if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&values.empty[place.slot]));
         total.add(quarter, outputs, factor, before, is_last, out, group);
       } else {
-        wgmma_wait_group<0>();
-        pin_registers(outputs);
+        ptx::wgmma_wait_group<0>();
+        ptx::pin_registers(outputs);
         if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&values.empty[place.slot]));
       }
     } else if (lane == 0) {
@@ -530,14 +403,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= kConsumerThreads) {
-    setmaxnreg_dec<kProducerRegisters>();
+    ptx::setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x < kConsumerThreads + 128) {
       produce<F, kIsSparse, 0>(args, shared, kv_head);
     } else {
       produce<F, kIsSparse, 1>(args, shared, kv_head);
     }
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
+    ptx::setmaxnreg_inc<kConsumerRegisters>();
     consume<F, kIsSparse>(args, shared, kv_head);
   }
 }

@@ -7,26 +7,9 @@
 
 #include <cstdint>
 
-namespace winnow::cuda {
+#include "ops/cuda/ptx_sm90.cuh"
 
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit_group() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-/// Until at most `kPending` groups are in flight.
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait_group() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-/// Keeps the compiler from moving uses of accumulators over the wait that makes them valid.
-template <int kCount>
-__device__ __forceinline__ void pin_registers(float (&d)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
+namespace winnow::cuda::ptx {
 
 /// Descriptor of an operand in the 128-byte swizzle whose 8-row groups are `group_bytes` apart.
 /// MN-major operands also take `column_bytes`, the distance of their 64-element columns.
@@ -95,4 +78,4 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], std::uint64_t a
 
 #undef WINNOW_WGMMA_M64N128K16
 
-}  // namespace winnow::cuda
+}  // namespace winnow::cuda::ptx

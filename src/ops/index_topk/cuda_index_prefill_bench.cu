@@ -6,6 +6,7 @@
 
 #include "ops/cuda/cache_fragments.cuh"
 #include "ops/cuda/prefill_bench.cuh"
+#include "ops/index_topk/cuda_fast_decode.h"
 #include "ops/index_topk/cuda_prefill.h"
 
 namespace winnow::bench {
@@ -308,6 +309,35 @@ bool check(const char* label, const Case& c, bool converts_on_the_way = false) {
   return wrong == 0 && error < 4e-6;
 }
 
+/// Short slices through this kernel and through the one for decoding: the same blocks.
+bool check_decode(const Case& c) {
+  const Setup setup(c, 2);
+  const IndexPrefillArgs args = setup.args(1);
+  cuda::IndexDecodeArgs decode{.index_q = args.index_q,
+                               .shape = args.shape,
+                               .batch = args.batch,
+                               .planes = args.planes,
+                               .max_slice_tokens = cuda::kIndexDecodeTokens,
+                               .num_positions = args.num_positions,
+                               .num_multiprocessors = 132,
+                               .blocks = args.blocks};
+  auto* const scratch = device_array<std::byte>(cuda::index_decode_scratch_bytes(decode));
+  CHECK(cudaMemset(args.blocks, 0x7B, static_cast<std::size_t>(setup.rows() * c.top_k) * 4));
+  cuda::launch_index_decode(decode, scratch, nullptr);
+  const auto want = host_copy(args.blocks, setup.rows() * c.top_k);
+  CHECK(cudaMemset(args.blocks, 0x7B, static_cast<std::size_t>(setup.rows() * c.top_k) * 4));
+  setup.run(1, nullptr);
+  CHECK(cudaGetLastError());
+  CHECK(cudaDeviceSynchronize());
+  const auto got = host_copy(args.blocks, setup.rows() * c.top_k);
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) wrong += got[i] != want[i] ? 1 : 0;
+  std::printf("check against decoding %-6s heads %d top %2d: %lld of %zu differ\n", name(c.kind),
+              c.heads, c.top_k, static_cast<long long>(wrong), got.size());
+  cudaFree(scratch);
+  return wrong == 0;
+}
+
 void time(Kind kind, int num_tokens, int end, int replays, bool converts_on_the_way = false) {
   const Case c{kind, 4, 16, 1, 0, {{num_tokens, end}}};
   const std::int64_t bytes = (end + 127) / 128 * plane_bytes(kind);
@@ -355,6 +385,11 @@ bool check_all(bool is_small) {
       ok = check("eight heads", {kind, 8, 7, 3, 6, mixed}) && ok;
       ok = check("three heads", {kind, 3, 5, 2, 9, mixed}) && ok;
     }
+  }
+  const std::vector<Sequence> slices = {{8, 640}, {1, 5000}, {16, 16384}, {13, 4105}, {2, 2}};
+  for (const Kind kind : {Kind::kNvfp4, Kind::kNvfp4Exact, Kind::kFp8, Kind::kBF16}) {
+    ok = check_decode({kind, 4, 16, 1, 0, slices}) && ok;
+    ok = check_decode({kind, 2, 4, 1, 0, slices}) && ok;
   }
   return check("2048 to 32K", {Kind::kNvfp4, 4, 16, 1, 0, {{2048, 32768}}}) && ok;
 }

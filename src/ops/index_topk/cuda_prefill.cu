@@ -4,6 +4,8 @@
 // Floor: 2 · heads · 128 flops for each query and key, on fp16 tensor cores: 8192 queries that end
 // at 128K with 4 heads are 1.07 TFLOP, 1.35 ms at 790 TFLOP/s. Bytes do not count: a block is read
 // once for 256 rows.
+// Measured on an H200 (cuda_index_prefill_bench time): 1.36 ms, the preparing launch included; 1.65
+// ms when blocks are converted on their way.
 //
 // A first launch converts each block once to the operand's 16-bit form, where scratch has room for
 // that and several tiles share it; otherwise a producer warpgroup converts blocks on their way.
@@ -24,15 +26,17 @@
 #include <cmath>
 
 #include "ops/cuda/page_operand.cuh"
+#include "ops/cuda/ring_place.cuh"
 #include "ops/cuda/token_tiles.cuh"
-#include "ops/cuda/warpgroup.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
+#include "ops/index_topk/cuda_prefill_prepare.cuh"
+#include "ops/index_topk/cuda_prefill_select.cuh"
 
 namespace winnow::cuda {
 namespace {
 
-constexpr int kTileRows = 256;
-constexpr int kListKeys = 16;  // top_k at most
+using namespace index_prefill;
+
 constexpr int kMaxStages = 5;
 constexpr int kConsumerThreads = 256;
 constexpr int kProducerThreads = 128;
@@ -51,8 +55,7 @@ constexpr int kRankerRegisters = 24;
 constexpr int kRowsPerRanker = kTileRows / kRankerThreads;
 constexpr int kScoreBytes = kTileRows * 16;  // four lanes hold a row's maximum in parts
 constexpr std::int64_t kPreparedTileBlocks = 4400;
-constexpr int kPreparedTiles = 6;  // of a sequence: from there on its blocks are prepared
-constexpr int kMaxRanges = 32;
+constexpr int kPreparedTiles = 6;           // of a sequence: from there on its blocks are prepared
 constexpr int kUnitsPerMultiprocessor = 4;  // at most, when blocks are cut in ranges
 constexpr std::int64_t kTileListBytes = std::int64_t{kTileRows} * kListKeys * 8;
 
@@ -75,69 +78,6 @@ struct Barriers {
   std::uint64_t empty[kMaxStages];
   std::uint64_t scored[kScoreStages];
   std::uint64_t ranked[kScoreStages];
-};
-
-struct KernelArgs {
-  IndexPrefillArgs args;
-  std::int32_t queries_per_tile;
-  std::int32_t num_ranges;
-  std::uint64_t* lists;  // [tile][range][256 rows][16]
-  std::byte* operands;   // prepared blocks, [sequence][blocks_per_sequence], or null
-  std::int32_t blocks_per_sequence;
-};
-
-/// Blocks that the query at `position` ranks by score: [init_blocks, this).
-__device__ __forceinline__ int ranked_end(const ops::AttentionShape& shape, int position) {
-  return max(position / kFastBlockTokens - shape.local_blocks + 1, 0);
-}
-
-__device__ __forceinline__ std::uint32_t ordered_bits(float x) {
-  const std::uint32_t bits = __float_as_uint(x);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-__device__ __forceinline__ float ordered_value(std::uint32_t bits) {
-  return __uint_as_float((bits & 0x80000000U) != 0 ? bits & 0x7FFFFFFFU : ~bits);
-}
-
-/// Score first, then the lower block. In a list its slot stands in the low bits; an empty slot is
-/// its number alone.
-__device__ __forceinline__ std::uint64_t make_key(float score, int block) {
-  return std::uint64_t{ordered_bits(score + 0.0F)} << 32 |
-         (~static_cast<std::uint32_t>(block) & 0x0FFFFFFFU) << 4;
-}
-__device__ __forceinline__ bool is_empty(std::uint64_t key) { return (key >> 32) == 0; }
-__device__ __forceinline__ int block_of(std::uint64_t key) {
-  return static_cast<int>(~(static_cast<std::uint32_t>(key) >> 4) & 0x0FFFFFFFU);
-}
-
-/// One row's best blocks, kept by one thread: the slots lie kTileRows keys apart.
-struct RowList {
-  std::uint64_t* keys = nullptr;
-  float threshold = -INFINITY;  // the least score in a full list
-  int slot = 0;                 // where that stands: what the next block replaces
-  int count = 0;
-  int ranked_end = 0;  // blocks from here on are not ranked for this row
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < kListKeys; ++i) keys[i * kTileRows] = static_cast<unsigned>(i);
-  }
-
-  /// Blocks come in ascending order, so that an equal score does not enter.
-  __device__ __forceinline__ void offer(float score, int block) {
-    if (!(score > threshold && block < ranked_end)) return;
-    if (count < kListKeys) slot = count++;
-    keys[slot * kTileRows] = make_key(score, block) | static_cast<unsigned>(slot);
-    if (count < kListKeys) return;
-    std::uint64_t least = keys[0];
-#pragma unroll
-    for (int i = 1; i < kListKeys; ++i) {
-      const std::uint64_t key = keys[i * kTileRows];
-      least = key < least ? key : least;
-    }
-    slot = static_cast<int>(least & 15);
-    threshold = ordered_value(static_cast<std::uint32_t>(least >> 32));
-  }
 };
 
 /// Largest of a lane's columns in its two rows; NaN never wins.
@@ -190,14 +130,14 @@ __device__ void load_queries(const float* index_q, std::int64_t first_row, int r
 template <CacheFormat F>
 __device__ __forceinline__ void start_scores(float (&d)[64], const std::uint32_t (&a)[8][4],
                                              std::uint32_t operand) {
-  const std::uint64_t b = swizzled_descriptor(operand, 1024);
-  wgmma_fence();
+  const std::uint64_t b = ptx::swizzled_descriptor(operand, 1024);
+  ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
-    wgmma_m64n128k16<F == CacheFormat::kBf16, false>(d, a[k], b + (offset >> 4), k > 0);
+    ptx::wgmma_m64n128k16<F == CacheFormat::kBf16, false>(d, a[k], b + (offset >> 4), k > 0);
   }
-  wgmma_commit_group();
+  ptx::wgmma_commit_group();
 }
 
 struct Shared {
@@ -235,8 +175,8 @@ __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared
   RingPlace<kStages> place;
   int load_slot = kRaw - 1;
   for (int b = begin; b < end; ++b) {
-    named_barrier_sync(kProducerBarrier,
-                       kProducerThreads);  // the slot of block b - 1 has been read
+    ptx::bar_sync(kProducerBarrier,
+                  kProducerThreads);  // the slot of block b - 1 has been read
     if (thread == 0 && b + kRaw - 1 < end) load(b + kRaw - 1, load_slot);
     if (++load_slot == kRaw) load_slot = 0;
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->raw_full[raw.slot]),
@@ -315,13 +255,13 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared.barriers->ranked[score_place.slot]),
                               score_place.parity ^ 1);
     float* const out = scores + score_place.slot * (kScoreBytes / 4);
-    wgmma_wait_group<1>();
-    pin_registers(first);
+    ptx::wgmma_wait_group<1>();
+    ptx::pin_registers(first);
     float2 best = maxima(first, 0, block);
     out[0] = best.x;
     out[8 * 4] = best.y;
-    wgmma_wait_group<0>();
-    pin_registers(second);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(second);
     if (lane == 0) {
       ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->empty[place.slot]));
     }
@@ -417,19 +357,19 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
   const int end = first_block + static_cast<int>(std::int64_t{count} * (range + 1) / k.num_ranges);
 
   if (threadIdx.x < kConsumerThreads) {
-    setmaxnreg_inc<kConsumerRegisters>();
+    ptx::setmaxnreg_inc<kConsumerRegisters>();
     consume<F, Pipe::kStages>(k, tile, shared, begin, end);
   } else if (threadIdx.x < kConsumerThreads + kProducerThreads) {
-    setmaxnreg_dec<kProducerRegisters>();
+    ptx::setmaxnreg_dec<kProducerRegisters>();
     if constexpr (!kIsPrepared) {
       produce<F>(k, tile, shared, begin, end);
     } else if (threadIdx.x == kConsumerThreads) {
       load_prepared<F>(k, tile, shared, begin, end);
     }
   } else {
-    setmaxnreg_dec<kRankerRegisters>();
+    ptx::setmaxnreg_dec<kRankerRegisters>();
     rank(k, tile, shared, begin, end);
-    named_barrier_sync(kRankerBarrier, kRankerThreads);
+    ptx::bar_sync(kRankerBarrier, kRankerThreads);
     const int index = tile.num_tiles - 1 - static_cast<int>(blockIdx.x) / k.num_ranges;
     std::uint64_t* const out =
         k.lists + (std::int64_t{index} * k.num_ranges + range) * kTileRows * kListKeys;
@@ -437,156 +377,6 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
          i += kRankerThreads) {
       out[i] = shared.lists[i % kListKeys * kTileRows + i / kListKeys];
     }
-  }
-}
-
-constexpr int kPrepareThreads = 128;
-
-template <CacheFormat F>
-constexpr int prepare_shared_bytes() {
-  return 1024 + kOperandBytes + page_bytes(F) + kMagnitudeTableBytes;
-}
-
-/// Converts every block that some query ranks, once for all tiles of its sequence.
-template <CacheFormat F>
-__global__ void __launch_bounds__(kPrepareThreads) index_prefill_prepare(const KernelArgs k) {
-  extern __shared__ std::byte unaligned[];
-  __shared__ std::uint64_t full;
-  std::byte* const operand = unaligned + ((1024 - (ptx::shared_address(unaligned) & 1023)) & 1023);
-  std::byte* const raw = operand + kOperandBytes;
-  uint2* const table = reinterpret_cast<uint2*>(raw + page_bytes(F));
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) {
-    ptx::mbarrier_init(ptx::shared_address(&full), 1);
-    ptx::fence_mbarrier_init();
-  }
-  if constexpr (F == CacheFormat::kNvfp4E4m3)
-    fill_scaled_magnitudes(table, thread, kPrepareThreads);
-  __syncthreads();
-  const CachePlanes& planes = k.args.planes;
-  const DeviceBatch& batch = k.args.batch;
-  const KeyConverter<F, 32> convert(thread / 32 * 32);
-  std::uint32_t parity = 0;
-  const std::int64_t num_pages = std::int64_t{batch.num_sequences} * k.blocks_per_sequence;
-  for (std::int64_t i = blockIdx.x; i < num_pages; i += gridDim.x) {
-    const ops::SequenceSlice& slice = batch.sequences[i / k.blocks_per_sequence];
-    const int block = static_cast<int>(i % k.blocks_per_sequence);
-    if (slice.num_tokens == 0 ||
-        block >= ranked_end(k.args.shape, slice.first_position + slice.num_tokens - 1)) {
-      continue;
-    }
-    if (thread == 0) {
-      const std::byte* const row = planes.row(slice.block_table[block]);
-      load_page<F>(ptx::shared_address(raw), row + planes.index_k.data(0, 0),
-                   row + planes.index_k.scales(0, 0), ptx::shared_address(&full));
-      ptx::cp_async_bulk_wait_group_read_0();  // the operand of the last round has left
-    }
-    __syncthreads();
-    ptx::mbarrier_wait_parity(ptx::shared_address(&full), parity);
-    parity ^= 1;
-    convert(raw, table, operand);
-    ptx::fence_proxy_async();
-    __syncthreads();
-    if (thread == 0) {
-      ptx::cp_async_bulk_store(k.operands + i * kOperandBytes, ptx::shared_address(operand),
-                               kOperandBytes);
-      ptx::cp_async_bulk_commit_group();
-    }
-  }
-  if (thread == 0) ptx::cp_async_bulk_wait_group_0();
-}
-
-constexpr int kMergeThreads = 256;
-constexpr int kMergeKeysPerLane = kMaxRanges * kListKeys / 32;
-
-/// The 16 largest of a warp's keys, one to a lane (0 to 15) in descending order.
-__device__ std::uint64_t best_keys(std::uint64_t (&keys)[kMergeKeysPerLane]) {
-  const int lane = threadIdx.x & 31;
-  std::uint64_t mine = 0;
-  for (int round = 0; round < kListKeys; ++round) {
-    std::uint64_t own = 0;
-#pragma unroll
-    for (int i = 0; i < kMergeKeysPerLane; ++i) own = keys[i] > own ? keys[i] : own;
-    std::uint64_t best = own;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      const std::uint64_t other = __shfl_xor_sync(~0U, best, step);
-      best = other > best ? other : best;
-    }
-#pragma unroll
-    for (int i = 0; i < kMergeKeysPerLane; ++i) {
-      if (keys[i] == best) keys[i] = 0;
-    }
-    if (lane == round) mine = best;
-  }
-  return mine;
-}
-
-/// One warp a row: the forced blocks and the best of the rest, ascending.
-__global__ void __launch_bounds__(kMergeThreads) index_prefill_merge(const KernelArgs k) {
-  __shared__ TokenTile shared_tile;
-  constexpr int kRowsPerBlock = kMergeThreads / 32;
-  constexpr int kBlocksPerTile = kTileRows / kRowsPerBlock;
-  const int index = static_cast<int>(blockIdx.x) / kBlocksPerTile;
-  if (threadIdx.x < 32) {
-    const TokenTile tile = find_token_tile(k.args.batch, k.queries_per_tile, index, false);
-    if (threadIdx.x == 0) shared_tile = tile;
-  }
-  __syncthreads();
-  const TokenTile tile = shared_tile;
-  const ops::AttentionShape& shape = k.args.shape;
-  const int row = static_cast<int>(blockIdx.x) % kBlocksPerTile * kRowsPerBlock +
-                  static_cast<int>(threadIdx.x) / 32;
-  if (row >= tile.num_tokens * shape.num_index_heads) return;
-
-  const int lane = threadIdx.x & 31;
-  const int num_keys = k.num_ranges * kListKeys;
-  const auto key_at = [&](int i) -> std::uint64_t {
-    if (i >= num_keys) return 0;
-    const std::int64_t list =
-        (std::int64_t{index} * k.num_ranges + i / kListKeys) * kTileRows + row;
-    const std::uint64_t key = k.lists[list * kListKeys + i % kListKeys];
-    return is_empty(key) ? 0 : key;
-  };
-  std::uint64_t key = 0;
-  if (num_keys <= 32) {
-    key = key_at(lane);
-  } else {
-    std::uint64_t keys[kMergeKeysPerLane];
-#pragma unroll
-    for (int i = 0; i < kMergeKeysPerLane; ++i) keys[i] = key_at(i * 32 + lane);
-    key = best_keys(keys);
-  }
-
-  const int position = tile.first_position + row / shape.num_index_heads;
-  const int last = position / kFastBlockTokens;
-  const int top_k = shape.top_k_blocks;
-  const int first_local = max(last - shape.local_blocks + 1, 0);
-  const int num_local = min(shape.local_blocks > 0 ? last - first_local + 1 : 0, top_k);
-  const int num_init = min(min(shape.init_blocks, shape.local_blocks > 0 ? first_local : last + 1),
-                           top_k - num_local);
-  const int budget = top_k - num_local - num_init;
-  int rank = 0;
-#pragma unroll
-  for (int i = 0; i < 32; ++i) rank += __shfl_sync(~0U, key, i) > key ? 1 : 0;
-  const bool is_kept = key != 0 && rank < budget;
-  const unsigned kept = __ballot_sync(~0U, is_kept);
-  const int block = block_of(key);
-  int place = num_init;
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const int other = __shfl_sync(~0U, block, i);
-    place += (kept >> i & 1) != 0 && other < block ? 1 : 0;
-  }
-  std::int32_t* const out =
-      k.args.blocks +
-      (std::int64_t{tile.first_token} * shape.num_index_heads + row) * shape.top_k_blocks;
-  const int num_kept = __popc(kept);
-  if (is_kept) out[place] = block;
-  if (lane < top_k) {
-    if (lane < num_init) out[lane] = lane;
-    const int local = lane - num_init - num_kept;
-    if (local >= 0) out[lane] = local < num_local ? first_local + local : -1;
   }
 }
 
