@@ -14,10 +14,11 @@
 
 #include "ops/cuda/check.h"
 #include "ops/cuda/ptx.cuh"
-#include "ops/fast_exp.h"
+#include "ops/cuda/warpgroup.cuh"
+#include "ops/cuda/wgmma_bf16.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
-#include "ops/moe/cuda_wgmma.cuh"
+#include "ops/moe/cuda_fast_expert.cuh"
 
 namespace winnow::cuda::fast_moe {
 namespace {
@@ -45,17 +46,7 @@ struct Barriers {
   std::uint64_t empty[kStages];
 };
 
-/// A place in the ring.
-struct Ring {
-  int slot = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1U;
-    }
-  }
-};
+using Ring = RingPlace<kStages>;
 
 /// Operands of all stages, then weights of all stages.
 __device__ __forceinline__ std::byte* operand_stage(std::byte* stages, int slot) {
@@ -196,18 +187,6 @@ struct Chunk<QuantScheme::kMxfp8> {
   }
 };
 
-__device__ __forceinline__ void group_sync(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
-}
-
-__device__ float activate(float gate, float up, float alpha, float limit) {
-  const float g = gate < limit ? gate : limit;
-  const float capped = up < limit ? up : limit;
-  const float u = capped > -limit ? capped : -limit;
-  const float a = g / (1.0F + ops::fast_exp(-(alpha * g)));
-  return (u + 1.0F) * a;
-}
-
 /// Accumulators of both halves of a warpgroup's rows; one variable for every number of tokens, or
 /// the compiler keeps several alive and runs out of registers.
 using Sums = float[2][kPrefillTokens / 2];
@@ -255,8 +234,8 @@ __device__ __forceinline__ void multiply_segment(Compute& compute, int count, Su
     Chunk<kScheme> second;
     first.load(weights, compute.lane);
     second.load(weights + 4 * kBytes, compute.lane);
-    const std::uint64_t operand = swizzled_rows_descriptor(
-        ptx::shared_address(operand_stage(compute.stages, compute.ring.slot)));
+    const std::uint64_t operand = swizzled_descriptor(
+        ptx::shared_address(operand_stage(compute.stages, compute.ring.slot)), 1024);
     multiply_step<kScheme, 0, kTokens>(first, second, a, operand, chunk > 0, sums);
     multiply_step<kScheme, 1, kTokens>(first, second, a, operand, true, sums);
     multiply_step<kScheme, 2, kTokens>(first, second, a, operand, true, sums);
@@ -307,7 +286,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
   const int c = compute.lane % 4;
   const float gate_scale = expert.gate_scale;
   const float up_scale = expert.up_scale;
-  group_sync(compute.group);  // every thread has read its totals
+  named_barrier_sync(compute.group + 1, kGroupThreads);  // every thread has read its totals
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
@@ -320,7 +299,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
           __float2bfloat16_rn(activate(gate, up, layer.alpha, layer.limit));
     }
   }
-  group_sync(compute.group);
+  named_barrier_sync(compute.group + 1, kGroupThreads);
   const int thread = compute.warp * 32 + compute.lane;
   const int chunk = tile.row * kComputeGroups + compute.group;
   if (chunk * kRowsOfGroup < expert.width) {
@@ -331,7 +310,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
       *reinterpret_cast<uint4*>(out + i) = *reinterpret_cast<const uint4*>(room + i);
     }
   }
-  group_sync(compute.group);
+  named_barrier_sync(compute.group + 1, kGroupThreads);
 }
 
 template <int kTokens>
@@ -401,10 +380,10 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   }
   __syncthreads();
   if (group == kComputeGroups) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    setmaxnreg_dec<40>();
     if (threadIdx.x % kGroupThreads < 32) load_tiles<kPhase>(params, stages, barriers);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    setmaxnreg_inc<232>();
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
     std::byte* const room = shared + group * (kTotalBytes / kComputeGroups);
     Compute compute{.stages = stages,

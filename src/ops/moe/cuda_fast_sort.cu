@@ -1,38 +1,16 @@
 // Prefill's order of work: tokens by expert, tiles of up to kPrefillTokens tokens, and the inputs
 // in the form that the tiles copy.
+#include "ops/cuda/block_prefix.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/ptx.cuh"
-#include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
+#include "ops/moe/cuda_fast_expert.cuh"
 
 namespace winnow::cuda::fast_moe {
 namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-
-/// Sum over the block, and of the threads before this one. `room` is [kWarps].
-__device__ int block_prefix(int value, int* room, int& total) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  int inclusive = value;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFU, inclusive, offset);
-    if (lane >= offset) inclusive += other;
-  }
-  __syncthreads();
-  if (lane == 31) room[warp] = inclusive;
-  __syncthreads();
-  int before = 0;
-  total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += room[w];
-    total += room[w];
-  }
-  return before + inclusive - value;
-}
 
 /// Block e: how many tokens chose expert e.
 __global__ void __launch_bounds__(kThreads) count_tokens(Layer layer, Workspace work) {
@@ -45,12 +23,8 @@ __global__ void __launch_bounds__(kThreads) count_tokens(Layer layer, Workspace 
     mine += work.chosen[i] == expert ? 1 : 0;
   }
   int count = 0;
-  block_prefix(mine, room, count);
+  block_prefix<kWarps>(mine, room, count);
   if (threadIdx.x == 0) work.counts[expert] = count;
-}
-
-__device__ float fragment_scale(const MatrixPart& part) {
-  return part.scheme == QuantScheme::kNvfp4 ? part.matrix_scale * kNvfp4FragmentScale : 1.0F;
 }
 
 __device__ int padded(int count) { return (count + 7) / 8 * 8; }
@@ -71,10 +45,10 @@ __device__ Before sum_before(const Layer& layer, const Workspace& work, int expe
   const bool is_before = e < expert;
   const int shared_entries = layer.has_shared() && e == 0 ? num_blocks_of(layer.num_tokens) : 0;
   Before sums;
-  block_prefix(is_before ? padded(count) : 0, room, sums.slots);
-  block_prefix(padded(count), room, sums.all_slots);
-  block_prefix((is_before ? num_blocks_of(count) : 0) + shared_entries, room, sums.entries);
-  block_prefix(num_blocks_of(count) + shared_entries, room, sums.all_entries);
+  block_prefix<kWarps>(is_before ? padded(count) : 0, room, sums.slots);
+  block_prefix<kWarps>(padded(count), room, sums.all_slots);
+  block_prefix<kWarps>((is_before ? num_blocks_of(count) : 0) + shared_entries, room, sums.entries);
+  block_prefix<kWarps>(num_blocks_of(count) + shared_entries, room, sums.all_entries);
   return sums;
 }
 
@@ -101,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace w
       const int i = begin + thread;
       const bool is_mine = i < num_pairs && work.chosen[i] == expert;
       int found = 0;
-      const int place = block_prefix(is_mine ? 1 : 0, room, found);
+      const int place = block_prefix<kWarps>(is_mine ? 1 : 0, room, found);
       if (is_mine) {
         work.slot_of[i] = first_slot + done + place;
         work.token_of[first_slot + done + place] = i / layer.top_k;
@@ -126,17 +100,10 @@ __global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace w
   const int size = padded((count + num_blocks - 1) / num_blocks);
   const DeviceMlp& mlp = layer.experts[expert];
   for (int b = thread; b < num_blocks; b += kThreads) {
-    work.active[first_entry + b] = {.gate = mlp.gate.data,
-                                    .up = mlp.up.data,
-                                    .down = mlp.down.data,
-                                    .gate_scale = fragment_scale(mlp.gate),
-                                    .up_scale = fragment_scale(mlp.up),
-                                    .down_scale = fragment_scale(mlp.down),
-                                    .first_slot = first_slot + b * size,
-                                    .num_tokens = max(0, min(size, count - b * size)),
-                                    .width = width,
-                                    .gate_up_scheme = mlp.gate.scheme,
-                                    .down_scheme = mlp.down.scheme};
+    ActiveExpert active = active_expert(mlp, width);
+    active.first_slot = first_slot + b * size;
+    active.num_tokens = max(0, min(size, count - b * size));
+    work.active[first_entry + b] = active;
   }
   const int first_tile[2] = {
       is_shared ? 0 : shared_entries * shared_rows + (first_entry - shared_entries) * routed_rows,

@@ -1,9 +1,11 @@
-// wgmma with bf16 operands: A, 64 rows, from registers in the fragment order of mma.m16n8k16 (warp
-// w of the warpgroup holds rows 16w to 16w + 15), B from shared memory, K contiguous. Accumulator
-// d[4j + i] of a lane: row lane / 4 (+ 8 for i >= 2), column 8j + 2 (lane % 4) (+ 1 for odd i).
+// wgmma with bf16 operands and as many columns as a tile has tokens: A, 64 rows, from registers in
+// the fragment order of mma.m16n8k16 (warp w of the warpgroup holds rows 16w to 16w + 15), B from
+// shared memory, K contiguous. Accumulators as in wgmma_f16.cuh.
 #pragma once
 
 #include <cstdint>
+
+#include "ops/cuda/wgmma_f16.cuh"
 
 namespace winnow::cuda {
 
@@ -87,25 +89,5 @@ struct Wgmma<128> {
 };
 
 #undef WINNOW_FOUR
-
-/// Before the first wgmma, and after registers that one reads were written.
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit_group() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-/// Until at most kPending groups are in flight.
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait_group() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-/// Rows of 128 bytes in the 128-byte swizzle (16-byte piece p of row r at p ^ r % 8), 8-row groups
-/// 1024 bytes apart; `address` is that of a group, plus 32 bytes a k-step.
-__device__ __forceinline__ std::uint64_t swizzled_rows_descriptor(std::uint32_t address) {
-  return std::uint64_t{(address & 0x3FFFFU) >> 4} | std::uint64_t{1} << 16 |
-         std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
-}
 
 }  // namespace winnow::cuda
