@@ -144,7 +144,7 @@ __host__ __device__ constexpr int operand_index(int k) {
 }
 
 /// Blocks of the persistent kernel, all resident.
-inline constexpr int kDecodeBlocksPerMultiprocessor = 3;
+inline constexpr int kDecodeBlocksPerMultiprocessor = 4;
 inline int num_decode_blocks(int num_multiprocessors) {
   return kDecodeBlocksPerMultiprocessor * num_multiprocessors;
 }

@@ -9,7 +9,7 @@ namespace winnow::cuda::fast_moe {
 constexpr int kWarps = kNumSegments;
 constexpr int kComputeThreads = kWarps * 32;
 constexpr int kThreads = kComputeThreads + 32;  // and a warp that loads
-constexpr int kStages = 4;
+constexpr int kStages = 3;
 constexpr int kStageBytes = 3456;                // a pair of tiles' chunks: 3 NVFP4 or 1 MXFP8 each
 constexpr int kSumFloats = kWarps * 2 * 32 * 4;  // of one column group
 constexpr int kRingBytes = kWarps * kStages * kStageBytes;
