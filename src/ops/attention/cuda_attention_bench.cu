@@ -1,5 +1,6 @@
 // Checks decode attention against a float64 reference and times it.
-//   cuda_attention_bench [check|time|profile]     (profile: one launch, for ncu)
+//   cuda_attention_bench [check|time|bars|profile]     (bars: few shapes; profile: one launch, for
+//   ncu)
 // Floor: K and V of every selected (token, KV head, block) once.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -361,6 +362,12 @@ int run(const std::string& what) {
     Problem p = make_problem(c, 1);
     launch(c, p.args, nullptr, stream);
     require(cudaDeviceSynchronize(), "sm90_sparse_decode");
+    return 0;
+  }
+  if (what == "bars") {
+    time_case({1, 1, 131072}, stream);
+    time_case({32, 8, 32768}, stream, "32x8 at 32K independent");
+    time_chain(524288, stream, "1 over 512K");
     return 0;
   }
   if (what != "time") {

@@ -11,7 +11,7 @@
 
 #include "ops/attention/cuda_fast_part.cuh"
 #include "ops/cuda/check.h"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/launch.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -108,7 +108,8 @@ void launch(const AttentionDecodeArgs& args, CUstream_st* stream) {
         "cudaFuncSetAttribute");
   const dim3 grid(kQuarters, static_cast<unsigned>(args.shape.num_kv_heads),
                   static_cast<unsigned>(args.batch.num_tokens));
-  launch_overlapped(kernel, grid, dim3(kPartThreads), kBytes, stream, args);
+  launch_overlapping(kernel, {.grid = grid, .block = dim3(kPartThreads), .shared_bytes = kBytes},
+                     stream, args, "sm90_sparse_decode");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 // One part of a token's attention: up to 16 query heads of one KV head against some blocks in
 // ascending order, by a CTA of eight warps. Sums and their order: ops/cuda/cache_fragments.cuh.
 //
-// Per block: each warp scores 16 keys (queries are the M side, in registers; a lane dequantises its
-// quarter of a key straight into an operand), the warps exchange maxima, V is dequantised into a
-// swizzled fp16 tile and P stored beside it, then each warp adds 16 dims. Two barriers a block. K
-// and V of a block are one half each of a ring of three that the copy engine fills.
+// Per block: each warp scores 16 keys (queries are the M side, kept as operands in shared memory; a
+// lane dequantises its quarter of a key straight into an operand), the warps exchange maxima, V is
+// dequantised into a swizzled fp16 tile and P stored beside it, then each warp adds 16 dims. Two
+// barriers a block. K and V of a block are one half each of a ring of three that the copy engine
+// fills.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The indexer for decode and verification steps: all query rows of a sequence against its index
-// keys, and the best blocks of each row, in one launch.
+// keys, then the best blocks of each row.
 //
 // Floor: 72 bytes a key (nvfp4) once for up to 32 rows; 8 × 512K is 302 MB, 71 us at 4.26 TB/s.
 //
@@ -16,7 +16,7 @@
 
 #include "ops/cuda/cache_fragments.cuh"
 #include "ops/cuda/check.h"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/index_topk/cuda_fast_select.cuh"
 
 namespace winnow::cuda {
@@ -60,20 +60,8 @@ struct Item {
   std::int32_t num_blocks = 0;  // scored, from init_blocks on
 };
 
-struct Problem {
-  IndexDecodeArgs args;
-  std::int32_t groups = 1;  // items of a sequence
-  std::int32_t num_items = 0;
-  std::int32_t row_stride = 0;  // of scores
-  float* scores = nullptr;      // [rows][row_stride]: blocks from init_blocks on
-};
-
-__device__ std::int32_t last_scored_block(const ops::AttentionShape& shape, std::int32_t position) {
-  return position / kFastBlockTokens - shape.local_blocks;
-}
-
 template <int kColumns>
-__device__ Item load_item(const Problem& problem, std::int32_t index) {
+__device__ Item load_item(const IndexDecodeProblem& problem, std::int32_t index) {
   Item item;
   if (index >= problem.num_items) return item;
   const ops::AttentionShape& shape = problem.args.shape;
@@ -106,7 +94,7 @@ __device__ __forceinline__ std::int32_t inclusive_sum(std::int32_t value, int la
 template <CacheFormat F, int kColumns>
 class RangeScorer {
  public:
-  __device__ RangeScorer(const Problem& problem, Shared<F, kColumns>& shared)
+  __device__ RangeScorer(const IndexDecodeProblem& problem, Shared<F, kColumns>& shared)
       : problem_(problem),
         shared_(shared),
         warp_(static_cast<int>(threadIdx.x) / 32),
@@ -329,7 +317,7 @@ class RangeScorer {
     shared_.scores[block][column] = value[0];
   }
 
-  const Problem& problem_;
+  const IndexDecodeProblem& problem_;
   Shared<F, kColumns>& shared_;
   int warp_;
   int lane_;
@@ -344,8 +332,8 @@ __device__ __forceinline__ std::int32_t range_begin(std::int32_t units, std::int
 }
 
 template <CacheFormat F, int kColumns>
-__global__ __launch_bounds__(kThreads,
-                             1) void sm90_index_decode(const __grid_constant__ Problem problem) {
+__global__ __launch_bounds__(kThreads, 1) void sm90_index_decode(
+    const __grid_constant__ IndexDecodeProblem problem) {
   extern __shared__ __align__(128) std::byte bytes[];
   auto& shared = *reinterpret_cast<Shared<F, kColumns>*>(bytes);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -390,83 +378,6 @@ __global__ __launch_bounds__(kThreads,
   }
 }
 
-constexpr int kSelectThreads = 128;
-constexpr int kSelectCandidates = 128;
-
-/// One CTA a row. The 16th largest of 32 lanes' maxima bounds the 16th best score from below, and
-/// about twenty blocks reach it, which are sorted; many equal scores only make the last step
-/// longer.
-__global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
-    const __grid_constant__ Problem problem) {
-  __shared__ std::uint32_t maxima[kSelectThreads];
-  __shared__ std::uint64_t candidates[kSelectCandidates];
-  __shared__ int num_candidates;
-  const IndexDecodeArgs& args = problem.args;
-  const ops::AttentionShape& shape = args.shape;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const auto row = static_cast<std::int32_t>(blockIdx.x);
-  const std::int32_t token = row / shape.num_index_heads;
-  const std::int32_t last = args.batch.positions[token] / kFastBlockTokens;
-  const std::int32_t num_tokens = args.batch.sequences[args.batch.sequence_of[token]].num_tokens;
-  if (thread == 0) num_candidates = 0;
-  if (num_tokens > kIndexDecodeTokens) return;
-  const int count = max(0, last - shape.local_blocks - shape.init_blocks + 1);
-  const auto* const scores =
-      reinterpret_cast<const float4*>(problem.scores + std::int64_t{row} * problem.row_stride);
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
-
-  const auto ordered_at = [&](float score, int i) { return i < count ? ordered_score(score) : 0; };
-  std::uint32_t best = 0;
-#pragma unroll 8
-  for (int i = thread; 4 * i < count; i += kSelectThreads) {
-    const float4 four = scores[i];
-    best = max(max(best, max(ordered_at(four.x, 4 * i), ordered_at(four.y, 4 * i + 1))),
-               max(ordered_at(four.z, 4 * i + 2), ordered_at(four.w, 4 * i + 3)));
-  }
-  maxima[thread] = best;
-  __syncthreads();
-  best = max(max(maxima[lane], maxima[lane + 32]), max(maxima[lane + 64], maxima[lane + 96]));
-  best = sort_lanes_descending(best, lane);
-  const std::uint32_t bound = max(__shfl_sync(kAllLanes, best, kSelectRank - 1), 1U);
-  const auto offer = [&](float score, int i) {
-    const std::uint32_t ordered = ordered_at(score, i);
-    if (ordered < bound) return;
-    const int slot = atomicAdd(&num_candidates, 1);
-    if (slot < kSelectCandidates) candidates[slot] = block_key(ordered, i + shape.init_blocks);
-  };
-#pragma unroll 2
-  for (int i = thread; 4 * i < count; i += kSelectThreads) {
-    const float4 four = scores[i];
-    offer(four.x, 4 * i);
-    offer(four.y, 4 * i + 1);
-    offer(four.z, 4 * i + 2);
-    offer(four.w, 4 * i + 3);
-  }
-  __syncthreads();
-  if (thread >= 32) return;
-  const bool fits = num_candidates <= kSelectCandidates;
-  const std::uint64_t key =
-      best_of_all(fits ? num_candidates : count, lane, [&](int i) -> std::uint64_t {
-        if (fits) return candidates[i];
-        return block_key(ordered_score(reinterpret_cast<const float*>(scores)[i]),
-                         i + shape.init_blocks);
-      });
-
-  const std::int32_t first_local = max(0, last - shape.local_blocks + 1);
-  const std::int32_t num_init = min(shape.init_blocks, first_local);
-  const std::int32_t num_forced = num_init + last - first_local + 1;
-  std::int32_t block = INT32_MAX;
-  if (lane < shape.top_k_blocks - num_forced && key != 0) block = key_block(key);
-  const int forced = 31 - lane;  // num_forced ≤ 16: the other end
-  if (forced < num_forced) block = forced < num_init ? forced : first_local + forced - num_init;
-  block = -sort_lanes_descending(-block, lane);
-  if (lane < shape.top_k_blocks) {
-    args.blocks[std::int64_t{row} * shape.top_k_blocks + lane] = block == INT32_MAX ? -1 : block;
-  }
-}
-
 int columns_of(const IndexDecodeArgs& args) {
   const int rows = std::min(args.max_slice_tokens, kIndexDecodeTokens) * args.shape.num_index_heads;
   return rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
@@ -484,7 +395,7 @@ std::int32_t row_stride_of(const IndexDecodeArgs& args) {
 }
 
 template <CacheFormat F, int kColumns>
-void launch(const Problem& problem, CUstream_st* stream) {
+void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
   constexpr std::size_t kBytes = sizeof(Shared<F, kColumns>);
   static_assert(kBytes <= 227 * 1024);
   const auto kernel = sm90_index_decode<F, kColumns>;
@@ -493,14 +404,14 @@ void launch(const Problem& problem, CUstream_st* stream) {
         "cudaFuncSetAttribute");
   kernel<<<problem.args.num_multiprocessors, kThreads, kBytes, stream>>>(problem);
   check_launch("sm90_index_decode");
-  launch_overlapped(sm90_index_select,
-                    dim3(static_cast<unsigned>(problem.args.batch.num_tokens *
-                                               problem.args.shape.num_index_heads)),
-                    dim3(kSelectThreads), 0, stream, problem);
+  const auto rows = problem.args.batch.num_tokens * problem.args.shape.num_index_heads;
+  launch_overlapping(sm90_index_select,
+                     {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(kSelectThreads)},
+                     stream, problem, "sm90_index_select");
 }
 
 template <CacheFormat F>
-void launch(const Problem& problem, CUstream_st* stream) {
+void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
   switch (columns_of(problem.args)) {
     case 8:
       return launch<F, 8>(problem, stream);
@@ -528,11 +439,11 @@ std::int64_t index_decode_scratch_bytes(const IndexDecodeArgs& args) {
 
 void launch_index_decode(const IndexDecodeArgs& args, std::byte* scratch, CUstream_st* stream) {
   if (args.batch.num_sequences == 0 || args.batch.num_tokens == 0) return;
-  const Problem problem{.args = args,
-                        .groups = groups_of(args),
-                        .num_items = args.batch.num_sequences * groups_of(args),
-                        .row_stride = row_stride_of(args),
-                        .scores = reinterpret_cast<float*>(scratch)};
+  const IndexDecodeProblem problem{.args = args,
+                                   .groups = groups_of(args),
+                                   .num_items = args.batch.num_sequences * groups_of(args),
+                                   .row_stride = row_stride_of(args),
+                                   .scores = reinterpret_cast<float*>(scratch)};
   switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
     case CacheFormat::kNvfp4E4m3:
       return launch<CacheFormat::kNvfp4E4m3>(problem, stream);

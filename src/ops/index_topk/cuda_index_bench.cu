@@ -1,5 +1,5 @@
 // Checks the decode indexer against a float64 reference and times it.
-//   cuda_index_bench [check|time|profile]     (profile: one launch, for ncu)
+//   cuda_index_bench [check|time|bars|profile]     (bars: few shapes; profile: one launch, for ncu)
 // Floor: index pages once per sequence.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -99,6 +99,13 @@ Problem make_problem(const Case& c, int sets) {
     if (casts) x = static_cast<float>(round_e4m3(x));
     q[i] = x;
   }
+  CachePlanes planes;
+  planes.pool = pool;
+  planes.row_bytes = row_bytes;
+  planes.block_tokens = 128;
+  planes.mode = c.mode;
+  planes.has_index = true;
+  planes.index_k = plane;
   p.args = {.index_q = to_device(q),
             .shape = {.num_heads = 64,
                       .num_kv_heads = 4,
@@ -111,12 +118,7 @@ Problem make_problem(const Case& c, int sets) {
                       .positions = to_device(positions),
                       .sequence_of = to_device(sequence_of),
                       .sequences = p.sets[0]},
-            .planes = {.pool = pool,
-                       .row_bytes = row_bytes,
-                       .block_tokens = 128,
-                       .mode = c.mode,
-                       .has_index = true,
-                       .index_k = plane},
+            .planes = planes,
             .max_slice_tokens = c.tokens,
             .num_positions = static_cast<std::int32_t>(c.context),
             .num_multiprocessors = num_multiprocessors()};
@@ -276,6 +278,13 @@ int run(const std::string& what) {
     Problem p = make_problem({8, 8, 524288}, 1);
     launch_index_decode(p.args, p.scratch, stream);
     require(cudaDeviceSynchronize(), "sm90_index_decode");
+    return 0;
+  }
+  if (what == "bars") {
+    time_case({8, 8, 4096}, stream);
+    time_case({8, 8, 131072}, stream, "8x8 at 128K");
+    time_case({8, 8, 524288}, stream, "8x8 at 512K");
+    time_case({1, 1, 524288}, stream);
     return 0;
   }
   if (what != "time") {
