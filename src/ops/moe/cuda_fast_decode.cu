@@ -14,7 +14,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/check.h"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
@@ -411,8 +411,11 @@ void decode(const Layer& layer, const Workspace& work, int num_blocks, cudaStrea
   static const cudaError_t kConfigured =
       cudaFuncSetAttribute(moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   check(kConfigured, "cudaFuncSetAttribute");
-  launch_overlapped(moe_decode, dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads),
-                    kSharedBytes, stream, Params{layer, work, num_blocks});
+  launch_overlapping(moe_decode,
+                     {.grid = dim3(static_cast<unsigned>(num_blocks)),
+                      .block = dim3(kThreads),
+                      .shared_bytes = kSharedBytes},
+                     stream, "moe_decode", Params{layer, work, num_blocks});
 }
 
 }  // namespace winnow::cuda::fast_moe

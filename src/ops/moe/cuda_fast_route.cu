@@ -2,7 +2,7 @@
 // columns, one fused multiply-add a column, group sums added in ascending order.
 #include <cuda_bf16.h>
 
-#include "ops/cuda/launch.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/fast_exp.h"
 #include "ops/moe/cuda_fast.h"
@@ -361,9 +361,12 @@ template <bool kIsDecode>
 void route_few(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(layer.hidden / kChunkCols),
                   static_cast<unsigned>((layer.num_tokens + kRouteTokens - 1) / kRouteTokens));
-  launch_overlapped(route_partial<kIsDecode>, grid, dim3(kThreads), 0, stream, layer, work);
-  launch_overlapped(route_choose, dim3(static_cast<unsigned>(layer.num_tokens)),
-                    dim3(kChoiceThreads), 0, stream, layer, work, num_blocks);
+  launch_overlapping(route_partial<kIsDecode>, {.grid = grid, .block = dim3(kThreads)}, stream,
+                     "route_partial", layer, work);
+  launch_overlapping(
+      route_choose,
+      {.grid = dim3(static_cast<unsigned>(layer.num_tokens)), .block = dim3(kChoiceThreads)},
+      stream, "route_choose", layer, work, num_blocks);
 }
 
 }  // namespace
@@ -377,10 +380,13 @@ void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t strea
   const auto num_tokens = static_cast<unsigned>(layer.num_tokens);
   const dim3 grid((num_tokens + kTileTokens - 1) / kTileTokens,
                   static_cast<unsigned>((layer.num_experts + kTileExperts - 1) / kTileExperts));
-  launch_overlapped(route_logits, grid, dim3(kThreads), 0, stream, layer, work);
+  launch_overlapping(route_logits, {.grid = grid, .block = dim3(kThreads)}, stream, "route_logits",
+                     layer, work);
   constexpr unsigned kTokensOfBlock = kThreads / 32;
-  launch_overlapped(choose_prefill, dim3((num_tokens + kTokensOfBlock - 1) / kTokensOfBlock),
-                    dim3(kThreads), 0, stream, layer, work);
+  launch_overlapping(
+      choose_prefill,
+      {.grid = dim3((num_tokens + kTokensOfBlock - 1) / kTokensOfBlock), .block = dim3(kThreads)},
+      stream, "choose_prefill", layer, work);
 }
 
 }  // namespace winnow::cuda::fast_moe

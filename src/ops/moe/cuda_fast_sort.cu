@@ -1,7 +1,7 @@
 // Prefill's order of work: tokens by expert, tiles of up to kPrefillTokens tokens, and the inputs
 // in the form that the tiles copy.
 #include "ops/cuda/block_prefix.cuh"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/moe/cuda_fast.h"
 #include "ops/moe/cuda_fast_expert.cuh"
@@ -143,11 +143,16 @@ __global__ void __launch_bounds__(256) gather_inputs(Layer layer, Workspace work
 
 void sort_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream) {
   const auto num_experts = static_cast<unsigned>(layer.num_experts);
-  launch_overlapped(count_tokens, dim3(num_experts), dim3(kThreads), 0, stream, layer, work);
-  launch_overlapped(sort_tokens, dim3(num_experts + (layer.has_shared() ? 1U : 0U)), dim3(kThreads),
-                    0, stream, layer, work);
-  launch_overlapped(gather_inputs, dim3((static_cast<unsigned>(layer.max_slots()) + 7) / 8),
-                    dim3(256), 0, stream, layer, work);
+  launch_overlapping(count_tokens, {.grid = dim3(num_experts), .block = dim3(kThreads)}, stream,
+                     "count_tokens", layer, work);
+  launch_overlapping(
+      sort_tokens,
+      {.grid = dim3(num_experts + (layer.has_shared() ? 1U : 0U)), .block = dim3(kThreads)}, stream,
+      "sort_tokens", layer, work);
+  launch_overlapping(
+      gather_inputs,
+      {.grid = dim3((static_cast<unsigned>(layer.max_slots()) + 7) / 8), .block = dim3(256)},
+      stream, "gather_inputs", layer, work);
 }
 
 }  // namespace winnow::cuda::fast_moe
