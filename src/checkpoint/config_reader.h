@@ -1,4 +1,5 @@
-// Typed access to the keys of a JSON object, collecting problems. Used by model_config.cpp alone.
+// Typed access to the keys of a JSON object, collecting problems. Used by the
+// configs of the model and of its drafter.
 #pragma once
 
 #include <fmt/format.h>

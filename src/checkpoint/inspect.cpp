@@ -1,12 +1,14 @@
 #include "checkpoint/inspect.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/drafter_weights.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/weights.h"
 
@@ -74,6 +76,21 @@ std::vector<Inspection::WeightGroup> sum_weights(const ModelWeights& weights) {
     }
   }
   if (weights.lm_head.name != weights.embed.name) sums.add("lm_head", weights.lm_head);
+  return std::move(sums.groups);
+}
+
+std::vector<Inspection::WeightGroup> sum_drafter(const DrafterWeights& weights) {
+  WeightSums sums;
+  sums.add("drafter fc", weights.fc);
+  for (const DrafterLayerWeights& layer : weights.layers) {
+    for (const WeightMatrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) {
+      sums.add("drafter layers", *matrix);
+    }
+    sums.add("drafter layers", layer.mlp);
+  }
+  sums.add("drafter heads", weights.markov_w1);
+  sums.add("drafter heads", weights.markov_w2);
+  sums.add("drafter heads", weights.confidence);
   return std::move(sums.groups);
 }
 
@@ -174,6 +191,18 @@ void inspect_weights(Inspection& inspection, bool check_scales, ProblemList& pro
   inspection.ignored = sum_ignored(weights.ignored);
 }
 
+void inspect_drafter(Inspection& inspection, bool check_scales, ProblemList& problems) {
+  if (!inspection.config || !has_drafter(inspection.folder)) return;
+  const std::size_t num_before = problems.all().size();
+  DrafterConfig config = read_drafter_config(inspection.folder, *inspection.config, problems);
+  const Checkpoint checkpoint(inspection.folder / kDrafterFolder, problems);
+  if (problems.all().size() > num_before) return;
+  const DrafterWeights weights = load_drafter_weights(
+      checkpoint, config, {.check_scales = check_scales, .keep_scales = false}, problems);
+  for (auto& group : sum_drafter(weights)) inspection.weights.push_back(std::move(group));
+  inspection.drafter = std::move(config);
+}
+
 // Runs `step`; what it throws becomes a problem.
 template <typename Step>
 void collect(ProblemList& problems, Step step) {
@@ -217,6 +246,15 @@ std::string render_config(const ModelConfig& config) {
                                                            info.moe_algorithm, info.moe_format));
   text += fmt::format("KV cache   {} by default\n", cache_dtype_name(config.default_cache_dtype()));
   return text;
+}
+
+std::string render_drafter(const DrafterConfig& drafter) {
+  return fmt::format(
+      "drafter    DSpark: {} layers, up to {} tokens, window {}, after layers {}; Markov rank "
+      "{}{}\n",
+      drafter.num_layers, drafter.block_size, drafter.sliding_window,
+      fmt::join(drafter.target_layers, ", "), drafter.markov_rank,
+      drafter.has_confidence_head ? ", confidence head" : "");
 }
 
 std::string render_weights(const Inspection& inspection) {
@@ -265,6 +303,7 @@ Inspection inspect_checkpoint(const std::filesystem::path& folder, bool check_sc
     if (problems.empty()) inspection.config = std::move(config);
   });
   collect(problems, [&] { inspect_weights(inspection, check_scales, problems); });
+  collect(problems, [&] { inspect_drafter(inspection, check_scales, problems); });
   if (inspection.config) inspection.cache = cache_bytes(*inspection.config);
   inspection.problems.assign(problems.all().begin(), problems.all().end());
   inspect_front_end(inspection);
@@ -274,6 +313,7 @@ Inspection inspect_checkpoint(const std::filesystem::path& folder, bool check_sc
 std::string render_inspection(const Inspection& inspection) {
   std::string text = fmt::format("{}\n", inspection.folder.string());
   if (inspection.config) text += render_config(*inspection.config);
+  if (inspection.drafter) text += render_drafter(*inspection.drafter);
   if (inspection.num_files > 0) {
     text += fmt::format("files      {} safetensors, {} tensors, {}\n", inspection.num_files,
                         inspection.num_tensors, bytes_text(inspection.tensor_bytes));
@@ -328,6 +368,16 @@ nlohmann::ordered_json inspection_to_json(const Inspection& inspection) {
                      {"top_k_experts", config.top_k_experts},
                      {"quant_method", config.quantization.method},
                      {"default_cache_dtype", cache_dtype_name(config.default_cache_dtype())}};
+  }
+  if (inspection.drafter) {
+    const DrafterConfig& drafter = *inspection.drafter;
+    out["drafter"] = {{"num_layers", drafter.num_layers},
+                      {"block_size", drafter.block_size},
+                      {"sliding_window", drafter.sliding_window},
+                      {"target_layers", drafter.target_layers},
+                      {"noise_token", drafter.noise_token},
+                      {"markov_rank", drafter.markov_rank},
+                      {"has_confidence_head", drafter.has_confidence_head}};
   }
   out["num_files"] = inspection.num_files;
   out["num_tensors"] = inspection.num_tensors;

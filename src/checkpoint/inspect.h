@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/drafter_config.h"
 #include "checkpoint/model_config.h"
 #include "formats/cache_row.h"
 
@@ -15,7 +16,8 @@ namespace winnow {
 
 struct Inspection {
   std::filesystem::path folder;
-  std::optional<ModelConfig> config;  // absent when config.json has problems
+  std::optional<ModelConfig> config;     // absent when config.json has problems
+  std::optional<DrafterConfig> drafter;  // absent without dspark/, or when its config has problems
 
   int num_files = 0;  // safetensors files of the model
   std::int64_t num_tensors = 0;

@@ -121,6 +121,44 @@ class Plan {
   std::vector<Entry> entries_;
 };
 
+std::vector<Entry> drafter_entries(const RandomCheckpoint& target, const RandomDrafter& drafter) {
+  std::vector<Entry> entries;
+  const std::string root = "language_model.model.dspark.";
+  const std::int64_t hidden = target.hidden_size;
+  const auto plain = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
+    entries.push_back({MatrixSpelling::kBF16, root + name, rows, cols});
+  };
+  plain("fc", hidden, hidden * std::ssize(drafter.target_layers));
+  plain("hidden_norm.weight", hidden, 0);
+  plain("final_norm.weight", hidden, 0);
+  plain("markov_head.markov_w1", target.vocab_size, drafter.markov_rank);
+  plain("markov_head.markov_w2", target.vocab_size, drafter.markov_rank);
+  if (drafter.has_confidence_head) {
+    plain("confidence_head.proj", 1, hidden + drafter.markov_rank);
+    plain("confidence_head.proj.bias", 1, 0);
+  }
+  const std::int64_t q_width = std::int64_t{drafter.num_heads} * drafter.head_dim;
+  const std::int64_t kv_width = std::int64_t{drafter.num_kv_heads} * drafter.head_dim;
+  for (std::int32_t i = 0; i < drafter.num_layers; ++i) {
+    const std::string layer = fmt::format("layers.{}.decoder_layer.", i);
+    const auto linear = [&](const char* name, std::int64_t rows, std::int64_t cols) {
+      entries.push_back({drafter.linears, root + layer + name, rows, cols});
+    };
+    plain(layer + "input_layernorm.weight", hidden, 0);
+    plain(layer + "post_attention_layernorm.weight", hidden, 0);
+    linear("self_attn.q_proj", q_width, hidden);
+    linear("self_attn.k_proj", kv_width, hidden);
+    linear("self_attn.v_proj", kv_width, hidden);
+    linear("self_attn.o_proj", hidden, q_width);
+    plain(layer + "self_attn.q_norm.weight", drafter.head_dim, 0);
+    plain(layer + "self_attn.k_norm.weight", drafter.head_dim, 0);
+    linear("mlp.gate_proj", drafter.ffn_width, hidden);
+    linear("mlp.up_proj", drafter.ffn_width, hidden);
+    linear("mlp.down_proj", hidden, drafter.ffn_width);
+  }
+  return entries;
+}
+
 std::vector<float> values_of(const Entry& entry, const RandomCheckpoint& options) {
   const std::int64_t cols = std::max<std::int64_t>(entry.cols, 1);
   std::vector<float> values(static_cast<std::size_t>(entry.rows * cols));
@@ -268,6 +306,54 @@ void write_config(const std::filesystem::path& folder, const RandomCheckpoint& o
   write_json(folder / "generation_config.json", {{"bos_token_id", 1}, {"eos_token_id", {2}}});
 }
 
+void write_drafter_config(const std::filesystem::path& folder, const RandomCheckpoint& target,
+                          const RandomDrafter& drafter) {
+  const auto num_layers = static_cast<std::size_t>(drafter.num_layers);
+  nlohmann::ordered_json config;
+  config["architectures"] = {"DSparkMiniMaxDraftModel"};
+  config["text_config"] = {
+      {"num_hidden_layers", drafter.num_layers},
+      {"hidden_size", target.hidden_size},
+      {"vocab_size", target.vocab_size},
+      {"num_attention_heads", drafter.num_heads},
+      {"num_key_value_heads", drafter.num_kv_heads},
+      {"head_dim", drafter.head_dim},
+      {"rotary_dim", drafter.rotary_dim},
+      {"rope_theta", 5000000},
+      {"rms_norm_eps", 1e-6},
+      {"swiglu_alpha", target.swiglu_alpha},
+      {"swiglu_limit", target.swiglu_limit},
+      {"dense_intermediate_size", drafter.ffn_width},
+      {"dspark_ffn_hidden_size", drafter.ffn_width},
+      {"sliding_window", drafter.sliding_window},
+      {"layer_types", std::vector<std::string>(num_layers, "sliding_attention")},
+      {"moe_layer_freq", std::vector<int>(num_layers, 0)},
+      {"dspark_block_size", drafter.block_size},
+      {"dspark_markov_rank", drafter.markov_rank},
+      {"dspark_markov_head_type", "vanilla"},
+      {"dspark_noise_token_id", drafter.noise_token},
+      {"dspark_target_layer_ids", drafter.target_layers},
+      {"dspark_use_dense_ffn", true},
+      {"dspark_hybrid_context_fusion", false},
+      {"enable_confidence_head", drafter.has_confidence_head},
+      {"confidence_head_with_markov", true},
+      {"use_gemma_norm", true},
+      {"sparse_attention_config", nullptr}};
+  config["dspark_config"] = {{"hybrid_context_fusion", false}};
+  if (drafter.linears == MatrixSpelling::kMxfp8) {
+    config["quantization_config"] = {{"quant_method", "mxfp8"}, {"weight_block_size", {1, 32}}};
+  }
+  write_json(folder / "config.json", config);
+}
+
+void write_drafter(const std::filesystem::path& folder, const RandomCheckpoint& target,
+                   const RandomDrafter& drafter) {
+  std::filesystem::create_directories(folder);
+  write_drafter_config(folder, target, drafter);
+  std::map<std::string, std::string> weight_map;
+  write_shard(folder / "model.safetensors", drafter_entries(target, drafter), target, weight_map);
+}
+
 }  // namespace
 
 float random_weight(const RandomCheckpoint& options, std::string_view module, std::int64_t row,
@@ -295,6 +381,7 @@ RandomCheckpoint random_m31() {
 void write_random_checkpoint(const std::filesystem::path& folder, const RandomCheckpoint& options) {
   std::filesystem::create_directories(folder);
   write_config(folder, options);
+  if (options.drafter) write_drafter(folder / "dspark", options, *options.drafter);
   const Plan plan(options);
   const std::span<const Entry> entries = plan.entries();
   std::map<std::string, std::string> weight_map;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,23 @@
 #include "checkpoint/model_config.h"
 
 namespace winnow {
+
+/// A drafter in dspark/, on the target's hidden and vocabulary sizes.
+struct RandomDrafter {
+  std::int32_t num_layers = 2;
+  std::int32_t num_heads = 4;
+  std::int32_t num_kv_heads = 2;
+  std::int32_t head_dim = 32;
+  std::int32_t rotary_dim = 16;
+  std::int32_t ffn_width = 96;
+  std::int32_t sliding_window = 24;
+  std::int32_t block_size = 7;
+  std::int32_t markov_rank = 16;
+  std::int32_t noise_token = 95;
+  std::vector<std::int32_t> target_layers = {0, 2};
+  bool has_confidence_head = true;
+  MatrixSpelling linears = MatrixSpelling::kMxfp8;  // projections; the rest is BF16
+};
 
 /// What to write. Weights are normal-like with standard deviation 1/√inputs (norms and biases
 /// around 0), drawn by (seed, tensor name, element), so a tensor's values do not depend on its
@@ -57,6 +75,7 @@ struct RandomCheckpoint {
   bool with_vision = false;           // adds tensors that a text server ignores
   int num_shards = 1;                 // more than one writes an index
   std::string kv_cache_quant_algo;    // into quantization_config when not empty
+  std::optional<RandomDrafter> drafter;
   std::uint64_t seed = 1;
 };
 
