@@ -332,44 +332,6 @@ __global__ void __launch_bounds__(C::kThreads, 1) sm90_linear_decode(const Decod
   }
 }
 
-struct PackParams {
-  const float* x;
-  uint4* packed;
-  std::int64_t x_stride;
-  int num_tokens;
-  int token_tiles;
-  int num_chunks;
-};
-
-/// One thread for each lane of each half of a chunk's B fragments: [chunk][token tile][half][lane].
-__global__ void __launch_bounds__(128) sm90_pack_decode_input(const PackParams p) {
-  ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
-  const int index = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
-  const int lane = index % 32;
-  const int half = index / 32 % 2;
-  const int tile = index / 64 % p.token_tiles;
-  const int chunk = index / (64 * p.token_tiles);
-  if (chunk >= p.num_chunks) return;
-  const int token = tile * kTokenTile + lane / 4;
-  uint4 out{};
-  if (token < p.num_tokens) {
-    const float* const at =
-        p.x + token * p.x_stride + chunk * kChunkCols + half * 32 + lane % 4 * 2;
-    out = {ptx::cvt_rn_bf16x2(at[0], at[1]), ptx::cvt_rn_bf16x2(at[8], at[9]),
-           ptx::cvt_rn_bf16x2(at[16], at[17]), ptx::cvt_rn_bf16x2(at[24], at[25])};
-  }
-  p.packed[index] = out;
-}
-
-/// Tiles of tokens that kernels are built for.
-int token_tiles(std::int64_t num_tokens) {
-  for (const int tiles : {1, 2, 4}) {
-    if (num_tokens <= tiles * kTokenTile) return tiles;
-  }
-  return 8;
-}
-
 template <typename C>
 int shared_bytes(const DecodeParams& p) {
   return C::kPartialBytes + C::kBarrierBytes +
@@ -458,23 +420,6 @@ bool takes_direct_input(const MatrixPart& part, std::int64_t num_tokens, int num
   return num_tokens <= kTokenTile && part.num_tiles > kSmallTiles * num_multiprocessors &&
          resident_bytes(static_cast<int>(part.num_chunks), static_cast<int>(num_tokens)) <=
              kMostSharedBytes - 30 * 1024;
-}
-
-std::int64_t packed_decode_bytes(std::int64_t num_tokens, std::int64_t num_chunks) {
-  return num_chunks * token_tiles(num_tokens) * kTileChunkBytes;
-}
-
-void pack_decode_input(CUstream_st* stream, const float* x, std::int64_t x_stride,
-                       std::int64_t num_tokens, std::int64_t num_chunks, std::byte* packed) {
-  const PackParams params{.x = x,
-                          .packed = reinterpret_cast<uint4*>(packed),
-                          .x_stride = x_stride,
-                          .num_tokens = static_cast<int>(num_tokens),
-                          .token_tiles = token_tiles(num_tokens),
-                          .num_chunks = static_cast<int>(num_chunks)};
-  const auto blocks = static_cast<unsigned>((num_chunks * params.token_tiles * 64 + 127) / 128);
-  launch_overlapping(sm90_pack_decode_input, {.grid = dim3(blocks), .block = dim3(128)}, stream,
-                     params, "sm90_pack_decode_input");
 }
 
 void decode_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,

@@ -33,6 +33,14 @@ struct DecodeParams {
   bool accumulate;
 };
 
+/// Tiles of tokens that kernels and packed x come in.
+inline int token_tiles(std::int64_t num_tokens) {
+  for (const int tiles : {1, 2, 4}) {
+    if (num_tokens <= tiles * kTokenTile) return tiles;
+  }
+  return 8;
+}
+
 /// The kernel of cuda_fast_decode_small.cu; false when it is not for this shape.
 bool launch_small(cudaStream_t stream, QuantScheme scheme, const DecodeParams& params,
                   int num_multiprocessors);

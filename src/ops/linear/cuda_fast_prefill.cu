@@ -374,36 +374,6 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_linear_prefill(const Prefill
   }
 }
 
-struct PackParams {
-  const float* x;
-  std::byte* packed;
-  std::int64_t x_stride;
-  int num_tokens;
-  int num_chunks;
-  int block_tokens;
-};
-
-/// One thread converts eight columns of one token: 16 bytes of a stage.
-__global__ void __launch_bounds__(256) sm90_pack_prefill_input(const PackParams p) {
-  ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
-  const int unit_of_row = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
-  const int chunk = unit_of_row / 8;
-  const int unit = unit_of_row % 8;
-  if (chunk >= p.num_chunks) return;
-  const int token = static_cast<int>(blockIdx.y);
-  const int row = token % p.block_tokens;
-  uint4 out{};
-  if (token < p.num_tokens) {
-    const float* const at = p.x + token * p.x_stride + unit_of_row * 8;
-    out = {ptx::cvt_rn_bf16x2(at[0], at[1]), ptx::cvt_rn_bf16x2(at[2], at[3]),
-           ptx::cvt_rn_bf16x2(at[4], at[5]), ptx::cvt_rn_bf16x2(at[6], at[7])};
-  }
-  const std::int64_t stage = std::int64_t{token / p.block_tokens} * p.num_chunks + chunk;
-  *reinterpret_cast<uint4*>(p.packed + (stage * p.block_tokens + row) * kChunkRowBytes +
-                            (unit ^ row % 8) * 16) = out;
-}
-
 template <QuantScheme S, int kTokens>
 void launch(cudaStream_t stream, const PrefillParams& params, int num_multiprocessors) {
   using C = PrefillConfig<S, kTokens, kTokens == 256 ? 3 : 6>;
@@ -469,29 +439,6 @@ int prefill_block_tokens(std::int64_t rows, std::int64_t num_tokens, std::int64_
     return static_cast<double>(turns) * (tokens == 256 ? 1.0 : 0.65);
   };
   return cost(128) < cost(256) ? 128 : 256;
-}
-
-std::int64_t packed_prefill_bytes(std::int64_t num_tokens, std::int64_t num_chunks,
-                                  int block_tokens) {
-  return (num_tokens + block_tokens - 1) / block_tokens * block_tokens * num_chunks *
-         kChunkRowBytes;
-}
-
-void pack_prefill_input(CUstream_st* stream, const float* x, std::int64_t x_stride,
-                        std::int64_t num_tokens, std::int64_t num_chunks, int block_tokens,
-                        std::byte* packed) {
-  const PackParams params{.x = x,
-                          .packed = packed,
-                          .x_stride = x_stride,
-                          .num_tokens = static_cast<int>(num_tokens),
-                          .num_chunks = static_cast<int>(num_chunks),
-                          .block_tokens = block_tokens};
-  const std::int64_t padded = (num_tokens + block_tokens - 1) / block_tokens * block_tokens;
-  launch_overlapping(sm90_pack_prefill_input,
-                     {.grid = dim3(static_cast<unsigned>((num_chunks * 8 + 255) / 256),
-                                   static_cast<unsigned>(padded)),
-                      .block = dim3(256)},
-                     stream, params, "sm90_pack_prefill_input");
 }
 
 std::int64_t prefill_partial_bound(int num_multiprocessors) {
