@@ -33,7 +33,10 @@ Backend make_scalar_backend() {
           .index_topk = scalar::index_topk,
           .attention = scalar::attention,
           .mlp = scalar::mlp,
-          .moe = scalar::moe};
+          .moe = scalar::moe,
+          .draft_insert = scalar::draft_insert,
+          .draft_heads = scalar::draft_heads,
+          .draft_attention = scalar::draft_attention};
 }
 
 namespace {

@@ -12,6 +12,8 @@
 
 #include "base/machine.h"
 #include "ops/attention/attention.h"
+#include "ops/draft_attention/draft_attention.h"
+#include "ops/draft_insert/draft_insert.h"
 #include "ops/embed/embed.h"
 #include "ops/index_topk/index_topk.h"
 #include "ops/keep_rows/keep_rows.h"
@@ -92,6 +94,10 @@ struct Backend {
   void (*mlp)(const OpContext&, const MlpParams&) = nullptr;
   void (*moe)(const OpContext&, const MoeParams&) = nullptr;
   void (*sample)(const OpContext&, const SampleParams&) = nullptr;  // null: not offered
+  // Of the DSpark drafter; null: not offered.
+  void (*draft_insert)(const OpContext&, const DraftInsertParams&) = nullptr;
+  void (*draft_heads)(const OpContext&, const DraftHeadsParams&) = nullptr;
+  void (*draft_attention)(const OpContext&, const DraftAttentionParams&) = nullptr;
 };
 
 /// The reference: plain loops that define each operation's bits.

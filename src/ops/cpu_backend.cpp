@@ -56,7 +56,10 @@ ops::Backend backend_of() {
           .index_topk = Bound<isa, index_topk>::run,
           .attention = Bound<isa, attention>::run,
           .mlp = Bound<isa, mlp>::run,
-          .moe = Bound<isa, moe>::run};
+          .moe = Bound<isa, moe>::run,
+          .draft_insert = Bound<isa, draft_insert>::run,
+          .draft_heads = Bound<isa, draft_heads>::run,
+          .draft_attention = Bound<isa, draft_attention>::run};
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 
 namespace winnow::ops {
 struct AttentionParams;
+struct DraftAttentionParams;
+struct DraftHeadsParams;
+struct DraftInsertParams;
 struct EmbedParams;
 struct IndexTopkParams;
 struct LinearParams;
@@ -33,5 +36,11 @@ void attention(const Kernels& kernels, const ops::OpContext& context,
                const ops::AttentionParams& params);
 void mlp(const Kernels& kernels, const ops::OpContext& context, const ops::MlpParams& params);
 void moe(const Kernels& kernels, const ops::OpContext& context, const ops::MoeParams& params);
+void draft_insert(const Kernels& kernels, const ops::OpContext& context,
+                  const ops::DraftInsertParams& params);
+void draft_heads(const Kernels& kernels, const ops::OpContext& context,
+                 const ops::DraftHeadsParams& params);
+void draft_attention(const Kernels& kernels, const ops::OpContext& context,
+                     const ops::DraftAttentionParams& params);
 
 }  // namespace winnow::cpu

@@ -7,6 +7,9 @@
 
 namespace winnow::ops {
 struct AttentionParams;
+struct DraftAttentionParams;
+struct DraftHeadsParams;
+struct DraftInsertParams;
 struct EmbedParams;
 struct IndexTopkParams;
 struct KeepRowsParams;
@@ -32,6 +35,9 @@ void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& param
 void attention(const ops::OpContext& context, const ops::AttentionParams& params);
 void mlp(const ops::OpContext& context, const ops::MlpParams& params);
 void moe(const ops::OpContext& context, const ops::MoeParams& params);
+void draft_insert(const ops::OpContext& context, const ops::DraftInsertParams& params);
+void draft_heads(const ops::OpContext& context, const ops::DraftHeadsParams& params);
+void draft_attention(const ops::OpContext& context, const ops::DraftAttentionParams& params);
 
 // Pieces that other reference operations are made of; none touches the context's scratch.
 
