@@ -14,7 +14,8 @@
 
 #include "ops/cuda/check.h"
 #include "ops/cuda/ptx.cuh"
-#include "ops/cuda/warpgroup.cuh"
+#include "ops/cuda/ptx_sm90.cuh"
+#include "ops/cuda/ring_place.cuh"
 #include "ops/cuda/wgmma_bf16.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
@@ -214,10 +215,10 @@ __device__ __forceinline__ void multiply_step(const Chunk<kScheme>& first,
                                               bool accumulates, Sums& sums) {
   first.template decode<kStep>(a[kStep][0]);
   second.template decode<kStep>(a[kStep][1]);
-  wgmma_fence();
+  ptx::wgmma_fence();
   Wgmma<kTokens>::run(sums[0], a[kStep][0], operand + 2 * kStep, accumulates);
   Wgmma<kTokens>::run(sums[1], a[kStep][1], operand + 2 * kStep, accumulates);
-  wgmma_commit_group();
+  ptx::wgmma_commit_group();
 }
 
 /// sums = the products of chunks [0, count) that follow in the ring.
@@ -234,13 +235,13 @@ __device__ __forceinline__ void multiply_segment(Compute& compute, int count, Su
     Chunk<kScheme> second;
     first.load(weights, compute.lane);
     second.load(weights + 4 * kBytes, compute.lane);
-    const std::uint64_t operand = swizzled_descriptor(
+    const std::uint64_t operand = ptx::swizzled_descriptor(
         ptx::shared_address(operand_stage(compute.stages, compute.ring.slot)), 1024);
     multiply_step<kScheme, 0, kTokens>(first, second, a, operand, chunk > 0, sums);
     multiply_step<kScheme, 1, kTokens>(first, second, a, operand, true, sums);
     multiply_step<kScheme, 2, kTokens>(first, second, a, operand, true, sums);
     multiply_step<kScheme, 3, kTokens>(first, second, a, operand, true, sums);
-    wgmma_wait_group<0>();
+    ptx::wgmma_wait_group<0>();
     compute.release(compute.ring.slot);
     compute.ring.advance();
   }
@@ -286,7 +287,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
   const int c = compute.lane % 4;
   const float gate_scale = expert.gate_scale;
   const float up_scale = expert.up_scale;
-  named_barrier_sync(compute.group + 1, kGroupThreads);  // every thread has read its totals
+  ptx::bar_sync(compute.group + 1, kGroupThreads);  // every thread has read its totals
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
@@ -299,7 +300,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
           __float2bfloat16_rn(activate(gate, up, layer.alpha, layer.limit));
     }
   }
-  named_barrier_sync(compute.group + 1, kGroupThreads);
+  ptx::bar_sync(compute.group + 1, kGroupThreads);
   const int thread = compute.warp * 32 + compute.lane;
   const int chunk = tile.row * kComputeGroups + compute.group;
   if (chunk * kRowsOfGroup < expert.width) {
@@ -310,7 +311,7 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
       *reinterpret_cast<uint4*>(out + i) = *reinterpret_cast<const uint4*>(room + i);
     }
   }
-  named_barrier_sync(compute.group + 1, kGroupThreads);
+  ptx::bar_sync(compute.group + 1, kGroupThreads);
 }
 
 template <int kTokens>
@@ -380,10 +381,10 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   }
   __syncthreads();
   if (group == kComputeGroups) {
-    setmaxnreg_dec<40>();
+    ptx::setmaxnreg_dec<40>();
     if (threadIdx.x % kGroupThreads < 32) load_tiles<kPhase>(params, stages, barriers);
   } else {
-    setmaxnreg_inc<232>();
+    ptx::setmaxnreg_inc<232>();
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
     std::byte* const room = shared + group * (kTotalBytes / kComputeGroups);
     Compute compute{.stages = stages,
