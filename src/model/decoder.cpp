@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -27,6 +29,18 @@ CacheRowLayout make_layout(const ModelConfig& config, const DecoderOptions& opti
 DequantMode default_mode(const ModelConfig& config) {
   return config.default_cache_dtype() == CacheDType::kNvfp4 ? DequantMode::kE4M3
                                                             : DequantMode::kExact;
+}
+
+void check_captured_layers(const std::vector<std::int32_t>& layers, std::int32_t num_layers) {
+  std::int32_t previous = -1;
+  for (const std::int32_t layer : layers) {
+    if (layer <= previous || layer >= num_layers) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("captured layer {}, expected ascending layers below {}", layer, num_layers));
+    }
+    previous = layer;
+  }
 }
 
 /// FNV-1a over the bytes of a few integers.
@@ -57,7 +71,7 @@ constexpr std::int64_t kMinBoundPositions = 4096;
 
 /// Activations of one step, for as many tokens as a step may have.
 struct Decoder::Workspace {
-  Workspace(const ModelConfig& config, std::int64_t max_tokens,
+  Workspace(const ModelConfig& config, std::int64_t max_tokens, std::size_t num_streams,
             const std::shared_ptr<ops::Memory>& memory) {
     const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
     const std::int64_t index_heads = std::int64_t{config.index_num_heads} * config.index_head_dim;
@@ -77,22 +91,24 @@ struct Decoder::Workspace {
     blocks = integers(selected);
     experts = integers(config.top_k_experts);
     expert_weights = floats(config.top_k_experts);
+    for (std::size_t i = 0; i < num_streams; ++i) streams.push_back(floats(config.hidden_size));
     if (!memory->is_host()) {
       logits = ops::Array<float>(memory, std::min(max_tokens, kDeviceLogitRows) * config.vocab_size,
                                  "logits of a step");
     }
   }
 
-  ops::Array<float> residual;        // [tokens][hidden]: the stream that layers add to
-  ops::Array<float> normed;          // [tokens][hidden]
-  ops::Array<float> q;               // [tokens][num_heads][head_dim]
-  ops::Array<float> attended;        // [tokens][num_heads][head_dim]
-  ops::Array<float> index_q;         // [tokens][index heads][index_head_dim]
-  ops::Array<float> spare;           // as index_q
-  ops::Array<std::int32_t> blocks;   // [tokens][index heads][top_k_blocks]
-  ops::Array<std::int32_t> experts;  // [tokens][top_k_experts]
-  ops::Array<float> expert_weights;  // [tokens][top_k_experts]
-  ops::Array<float> logits;          // [rows][vocab_size], on a device only
+  ops::Array<float> residual;              // [tokens][hidden]: the stream that layers add to
+  ops::Array<float> normed;                // [tokens][hidden]
+  ops::Array<float> q;                     // [tokens][num_heads][head_dim]
+  ops::Array<float> attended;              // [tokens][num_heads][head_dim]
+  ops::Array<float> index_q;               // [tokens][index heads][index_head_dim]
+  ops::Array<float> spare;                 // as index_q
+  ops::Array<std::int32_t> blocks;         // [tokens][index heads][top_k_blocks]
+  ops::Array<std::int32_t> experts;        // [tokens][top_k_experts]
+  ops::Array<float> expert_weights;        // [tokens][top_k_experts]
+  ops::Array<float> logits;                // [rows][vocab_size], on a device only
+  std::vector<ops::Array<float>> streams;  // [captured layers] of [tokens][hidden]
 };
 
 Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend,
@@ -106,7 +122,10 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
       rope_(config_.rope_theta, config_.rotary_dim,
             std::max(config_.max_position_embeddings, options.max_positions), backend_.memory),
       placed_(backend_.memory),
-      work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens, backend_.memory)) {
+      work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens,
+                                        options.captured_layers.size(), backend_.memory)) {
+  check_captured_layers(options.captured_layers, config_.num_layers);
+  for (const ops::Array<float>& stream : work_->streams) captured_.push_back(stream.data());
   step_.reserve(options.max_num_batched_tokens);
   last_step_.reserve(options.max_num_batched_tokens);
   if (backend_.reserve) backend_.reserve(work_limits());
@@ -204,8 +223,7 @@ ops::StepKey Decoder::prepare(const Batch& batch, std::span<const ops::Draw> dra
                        .num_blocks = num_blocks_,
                        .max_positions = rope_.max_positions()});
   last_step_ = step_;
-  // A trace wants to see every token; else the last layer goes on with those it needs.
-  if (trace_ == nullptr) last_step_.keep_logit_rows();
+  if (!needs_every_row()) last_step_.keep_logit_rows();
   rope_.extend_to(step_.num_positions());
   std::int64_t bound = step_.num_positions();
   if (!backend_.memory->is_host()) {
@@ -345,14 +363,32 @@ void Decoder::run_layers() {
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const PackedLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
     insert_keys(layer, weights);
-    if (layer == config_.num_layers - 1 && trace_ == nullptr) {
+    if (layer == config_.num_layers - 1 && !needs_every_row()) {
       keep_logit_rows(layer);
       if (view_.num_tokens == 0) return;
     }
     run_attention(layer, weights);
     run_mlp(layer, weights);
+    capture(layer);
     if (relay_) relay_->on_hidden(layer, work_->residual.data(), config_.hidden_size);
   }
+}
+
+/// Whether a trace or a captured stream wants all tokens out of the last layer, which else goes on
+/// with those that logits need.
+bool Decoder::needs_every_row() const {
+  const auto& layers = options_.captured_layers;
+  return trace_ != nullptr || (!layers.empty() && layers.back() == config_.num_layers - 1);
+}
+
+void Decoder::capture(int layer) {
+  const auto& layers = options_.captured_layers;
+  const auto at = std::ranges::find(layers, layer);
+  if (at == layers.end()) return;
+  const ops::Array<float>& stream = work_->streams[static_cast<std::size_t>(at - layers.begin())];
+  backend_.memory->copy(
+      stream.data(), work_->residual.data(),
+      view_.num_tokens * config_.hidden_size * static_cast<std::int64_t>(sizeof(float)));
 }
 
 void Decoder::keep_logit_rows(int layer) {

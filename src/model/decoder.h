@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "checkpoint/model_config.h"
 #include "model/decoder_options.h"
@@ -38,6 +40,13 @@ class Decoder final : public ModelRunner {
   ops::CacheView cache_view() const;
   const std::shared_ptr<ops::Memory>& memory() const { return backend_.memory; }
 
+  /// The residual stream after each of DecoderOptions::captured_layers, both of the layer's sums
+  /// added and no norm applied (spec/speculative.md 2.2): [tokens of the last step][hidden_size]
+  /// each, rows in the order of its batch. Valid until the next step.
+  std::span<const float* const> captured() const { return captured_; }
+  /// What a drafter reads of these weights, for as long as this lives.
+  SharedTables shared_tables() const { return weights_.shared_tables(); }
+
   /// Null: none. Must outlive the steps it watches.
   void set_trace(DecoderTrace* trace) { trace_ = trace; }
 
@@ -65,6 +74,8 @@ class Decoder final : public ModelRunner {
   void keep_logit_rows(int layer);
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
+  void capture(int layer);
+  bool needs_every_row() const;
   void write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits);
   void draw_tokens(std::int64_t first_row, std::int64_t end_row);
   void download_rows(std::int64_t first_row, std::int64_t end_row, const StepOutputs& outputs);
@@ -95,6 +106,7 @@ class Decoder final : public ModelRunner {
   ops::Array<std::uint32_t> masks_;  // [kTokenMasks][ops::mask_words(vocab_size)]
   ops::BatchView view_;              // of the tokens that the current layer works on
   std::unique_ptr<Workspace> work_;
+  std::vector<const float*> captured_;  // the workspace's streams
 
  public:
   ~Decoder() override;

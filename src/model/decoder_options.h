@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "formats/cache_codec.h"
 
@@ -13,6 +14,9 @@ struct DecoderOptions {
   std::optional<CacheDType> index_dtype = std::nullopt;  // none: the same
   /// none: e4m3 when the checkpoint asks for NVFP4 caches (M3.1 was trained with it), else exact.
   std::optional<DequantMode> dequant = std::nullopt;
+  /// Layers after which the residual stream is kept for Decoder::captured(), ascending: what a
+  /// drafter's context is made of. Results are the same with and without.
+  std::vector<std::int32_t> captured_layers = {};
   std::int32_t max_num_batched_tokens = 2048;  // work buffers are sized for it
   /// Positions beyond max_position_embeddings to allow for; RoPE has rows up to the larger of both.
   std::int64_t max_positions = 0;

@@ -39,6 +39,13 @@ struct PackedLayer {
   PackedMoe moe;
 };
 
+/// What a drafter shares with its target; views.
+struct SharedTables {
+  const void* embedding = nullptr;  // [vocab_size][hidden]
+  QuantScheme embedding_scheme = QuantScheme::kBF16;
+  const ops::PackedMatrix* lm_head = nullptr;
+};
+
 /// All of it in the backend's memory. On a CPU the embedding table stays in the checkpoint's
 /// mapping, which must outlive this.
 struct PackedWeights {
@@ -50,6 +57,9 @@ struct PackedWeights {
   std::vector<PackedLayer> layers;
   std::uint64_t fingerprint = 0;  // of the weights' contents, sampled
 
+  SharedTables shared_tables() const {
+    return {.embedding = embedding, .embedding_scheme = embedding_scheme, .lm_head = lm_head.get()};
+  }
   std::int64_t num_bytes() const;  // bytes of the packed matrices, and of the table on a device
 };
 

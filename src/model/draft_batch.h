@@ -1,0 +1,43 @@
+// Tokens of a drafter's call where the backend reads them. Unlike a step of the target
+// (placed_batch.h), positions may lie beyond the block table: the block under draft has no slots.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/strong_id.h"
+#include "ops/batch_view.h"
+#include "ops/memory.h"
+
+namespace winnow {
+
+class DraftBatch {
+ public:
+  explicit DraftBatch(std::shared_ptr<ops::Memory> memory) : memory_(std::move(memory)) {}
+
+  struct Sequence {
+    std::int32_t num_tokens = 0;
+    std::int32_t first_position = 0;
+    std::span<const BlockId> block_table;
+  };
+  /// `values`: one for each token of all sequences in turn, e.g. its id. Tables are copied.
+  void place(std::span<const Sequence> sequences, std::span<const std::int32_t> values);
+
+  const ops::BatchView& view() const { return view_; }
+  const std::int32_t* values() const { return values_; }
+  /// Tokens [first, first + count) for operations that read a batch token by token.
+  ops::BatchView part(std::int32_t first, std::int32_t count) const;
+
+ private:
+  std::shared_ptr<ops::Memory> memory_;
+  std::vector<std::int32_t> integers_;  // positions, sequences, values, block tables
+  std::vector<ops::SequenceSlice> slices_;
+  ops::Array<std::int32_t> device_integers_;
+  ops::Array<ops::SequenceSlice> device_slices_;
+  ops::BatchView view_;
+  const std::int32_t* values_ = nullptr;
+};
+
+}  // namespace winnow

@@ -1,0 +1,318 @@
+#include "model/minimax_drafter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "checkpoint/drafter_weights.h"
+#include "ops/fast_exp.h"
+
+namespace winnow {
+namespace {
+
+/// Context tokens that are projected together: bounds the work arrays (34 MB at M3.1's sizes).
+constexpr std::int32_t kContextChunk = 512;
+
+template <typename... Values>
+void require(bool condition, fmt::format_string<const Values&...> text, const Values&... values) {
+  if (!condition) throw Error(ErrorCode::kInternal, "draft: " + fmt::format(text, values...));
+}
+
+template <typename T>
+void grow(ops::Array<T>& array, const ops::Backend& backend, std::int64_t count) {
+  if (count <= array.size()) return;
+  array = {};
+  array = ops::Array<T>(backend.memory, count, "activations of the drafter");
+}
+
+void check_table(std::span<const BlockId> table, std::int64_t end, std::int32_t block_tokens) {
+  require((end + block_tokens - 1) / block_tokens <= std::ssize(table),
+          "{} positions of context, the table has {} blocks", end, table.size());
+}
+
+}  // namespace
+
+MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
+                               const SharedTables& target, ops::Backend backend,
+                               std::int64_t max_positions)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      target_(target),
+      backend_(std::move(backend)),
+      rope_(config_.rope_theta, config_.rotary_dim, max_positions, backend_.memory),
+      context_batch_(backend_.memory),
+      block_batch_(backend_.memory) {
+  if (backend_.draft_attention == nullptr || backend_.draft_insert == nullptr ||
+      backend_.draft_heads == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("backend {} has no operations for a drafter", backend_.name),
+                "serve without --speculative-config, or with --backend cpu");
+  }
+}
+
+MinimaxDrafter::~MinimaxDrafter() = default;
+
+CacheRowShape::Drafter MinimaxDrafter::cache_shape(CacheDType dtype) const {
+  if (dtype == CacheDType::kNvfp4) {
+    throw Error(ErrorCode::kUnsupported, "the drafter's KV cache is nvfp4",
+                "set kv_cache_dtype in --speculative-config to fp8 or bf16");
+  }
+  return {.num_layers = config_.num_layers,
+          .num_kv_heads = config_.num_kv_heads,
+          .head_dim = config_.head_dim,
+          .dtype = dtype};
+}
+
+ops::AttentionShape MinimaxDrafter::attention_shape() const {
+  return {.num_heads = config_.num_heads,
+          .num_kv_heads = config_.num_kv_heads,
+          .head_dim = config_.head_dim,
+          .rotary_dim = config_.rotary_dim};
+}
+
+void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
+                          const ops::Array<float>& weight, std::int64_t num_rows, float* out) {
+  backend_.rms_norm(context, {.x = x,
+                              .weight = weight.data(),
+                              .eps = static_cast<float>(config_.rms_eps),
+                              .num_rows = num_rows,
+                              .width = config_.hidden_size,
+                              .out = out});
+}
+
+void MinimaxDrafter::insert_context(const ops::OpContext& context,
+                                    std::span<const float* const> streams,
+                                    std::span<const ContextSlice> slices,
+                                    const ops::CacheView& cache) {
+  require(std::ssize(streams) == config_.num_streams(), "{} streams, expected {}", streams.size(),
+          config_.num_streams());
+  std::vector<DraftBatch::Sequence> sequences;
+  std::vector<std::int32_t> rows;
+  for (const ContextSlice& slice : slices) {
+    const std::int64_t end = std::int64_t{slice.first_position} + slice.num_tokens;
+    require(slice.num_tokens >= 0 && end <= rope_.max_positions(),
+            "context up to position {} of {}", end, rope_.max_positions());
+    check_table(slice.block_table, slice.num_tokens == 0 ? 0 : end,
+                cache.layout->shape().block_tokens);
+    sequences.push_back({.num_tokens = slice.num_tokens,
+                         .first_position = slice.first_position,
+                         .block_table = slice.block_table});
+    for (std::int32_t t = 0; t < slice.num_tokens; ++t) rows.push_back(slice.first_row + t);
+  }
+  context_batch_.place(sequences, rows);
+  rope_.extend_to(context_batch_.view().num_positions);
+
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t width = weights_.context_kv->rows();
+  const std::int32_t total = context_batch_.view().num_tokens;
+  const std::int32_t chunk = std::min(total, kContextChunk);
+  grow(stream_, backend_, chunk * hidden);
+  grow(fused_, backend_, chunk * hidden);
+  grow(projected_, backend_, chunk * width);
+  for (std::int32_t first = 0; first < total; first += chunk) {
+    const std::int32_t count = std::min(chunk, total - first);
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      backend_.keep_rows(context, {.from = streams[i],
+                                   .rows = context_batch_.values() + first,
+                                   .num_rows = count,
+                                   .width = hidden,
+                                   .to = stream_.data()});
+      backend_.linear(context, {.x = stream_.data(),
+                                .x_stride = hidden,
+                                .w = weights_.fc[i].get(),
+                                .y = fused_.data(),
+                                .y_stride = hidden,
+                                .num_rows = count,
+                                .accumulate = i > 0});
+    }
+    norm(context, fused_.data(), weights_.hidden_norm, count, fused_.data());
+    backend_.linear(context, {.x = fused_.data(),
+                              .x_stride = hidden,
+                              .w = weights_.context_kv.get(),
+                              .y = projected_.data(),
+                              .y_stride = width,
+                              .num_rows = count});
+    backend_.draft_insert(context, {.projected = projected_.data(),
+                                    .k_norm = weights_.context_k_norm.data(),
+                                    .eps = static_cast<float>(config_.rms_eps),
+                                    .rope = rope_.table(),
+                                    .shape = attention_shape(),
+                                    .num_layers = config_.num_layers,
+                                    .batch = context_batch_.part(first, count),
+                                    .cache = cache});
+  }
+}
+
+void MinimaxDrafter::place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                                    std::int32_t block_tokens) {
+  require(num_tokens >= 1 && num_tokens <= config_.block_size,
+          "{} tokens, the block was trained for 1 to {}", num_tokens, config_.block_size);
+  std::vector<DraftBatch::Sequence> sequences;
+  std::vector<std::int32_t> ids;
+  for (const DraftRequest& request : requests) {
+    const std::int64_t end = std::int64_t{request.position} + num_tokens;
+    require(request.position >= 0 && end <= rope_.max_positions(), "position {} of {}", end,
+            rope_.max_positions());
+    require(request.anchor >= 0 && request.anchor < config_.vocab_size, "token {} of {}",
+            request.anchor, config_.vocab_size);
+    check_table(request.block_table, request.position, block_tokens);
+    sequences.push_back({.num_tokens = num_tokens,
+                         .first_position = request.position,
+                         .block_table = request.block_table});
+    ids.push_back(request.anchor);
+    ids.insert(ids.end(), static_cast<std::size_t>(num_tokens - 1), config_.noise_token);
+  }
+  block_batch_.place(sequences, ids);
+  rope_.extend_to(block_batch_.view().num_positions);
+  num_requests_ = static_cast<std::int32_t>(requests.size());
+  num_tokens_ = num_tokens;
+}
+
+void MinimaxDrafter::draft(const ops::OpContext& context, std::span<const DraftRequest> requests,
+                           std::int32_t num_tokens, const ops::CacheView& cache) {
+  place_requests(requests, num_tokens, cache.layout->shape().block_tokens);
+  const std::int64_t rows = block_batch_.view().num_tokens;
+  const std::int64_t hidden = config_.hidden_size;
+  const ops::AttentionShape shape = attention_shape();
+  grow(x_, backend_, rows * hidden);
+  grow(normed_, backend_, rows * hidden);
+  grow(hidden_, backend_, rows * hidden);
+  grow(qkv_, backend_, rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
+  grow(attended_, backend_, rows * shape.num_heads * shape.head_dim);
+  grow(logits_, backend_, rows * config_.vocab_size);
+  if (rows == 0) return;
+  backend_.embed(context, {.tokens = block_batch_.values(),
+                           .num_tokens = rows,
+                           .table = target_.embedding,
+                           .table_scheme = target_.embedding_scheme,
+                           .hidden = hidden,
+                           .out = x_.data()});
+  for (int layer = 0; layer < config_.num_layers; ++layer) run_layer(context, layer, cache);
+  norm(context, x_.data(), weights_.final_norm, rows, hidden_.data());
+  backend_.linear(context, {.x = hidden_.data(),
+                            .x_stride = hidden,
+                            .w = target_.lm_head,
+                            .y = logits_.data(),
+                            .y_stride = config_.vocab_size,
+                            .num_rows = rows});
+}
+
+void MinimaxDrafter::run_layer(const ops::OpContext& context, int layer,
+                               const ops::CacheView& cache) {
+  const PackedDrafterLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const ops::AttentionShape shape = attention_shape();
+  const ops::BatchView& batch = block_batch_.view();
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t heads = std::int64_t{shape.num_heads} * shape.head_dim;
+  norm(context, x_.data(), weights.input_norm, batch.num_tokens, normed_.data());
+  backend_.linear(context, {.x = normed_.data(),
+                            .x_stride = hidden,
+                            .w = weights.qkv.get(),
+                            .y = qkv_.data(),
+                            .y_stride = weights.qkv->rows(),
+                            .num_rows = batch.num_tokens});
+  backend_.draft_heads(context, {.qkv = qkv_.data(),
+                                 .q_norm = weights.q_norm.data(),
+                                 .k_norm = weights.k_norm.data(),
+                                 .eps = static_cast<float>(config_.rms_eps),
+                                 .rope = rope_.table(),
+                                 .shape = shape,
+                                 .batch = batch});
+  backend_.draft_attention(context, {.qkv = qkv_.data(),
+                                     .shape = shape,
+                                     .scale = static_cast<float>(1.0 / std::sqrt(shape.head_dim)),
+                                     .layer = layer,
+                                     .window = config_.sliding_window,
+                                     .batch = batch,
+                                     .cache = cache,
+                                     .out = attended_.data()});
+  backend_.linear(context, {.x = attended_.data(),
+                            .x_stride = heads,
+                            .w = weights.output.get(),
+                            .y = x_.data(),
+                            .y_stride = hidden,
+                            .num_rows = batch.num_tokens,
+                            .accumulate = true});
+  norm(context, x_.data(), weights.attention_norm, batch.num_tokens, normed_.data());
+  backend_.mlp(context, {.h = normed_.data(),
+                         .num_tokens = batch.num_tokens,
+                         .weights = weights.mlp.view(),
+                         .constants = {.alpha = static_cast<float>(config_.swiglu_alpha),
+                                       .limit = static_cast<float>(config_.swiglu_limit)},
+                         .y = x_.data(),
+                         .accumulate = true});
+}
+
+void MinimaxDrafter::step(const ops::OpContext& context, std::int32_t slot,
+                          std::span<const TokenId> previous, std::span<float> confidence) {
+  require(slot >= 0 && slot < num_tokens_ && std::ssize(previous) == num_requests_,
+          "slot {} of {} with {} tokens before it", slot, num_tokens_, previous.size());
+  require(confidence.empty() || (has_confidence() && confidence.size() == previous.size()),
+          "confidence of {} requests", confidence.size());
+  for (const TokenId token : previous) {
+    require(token >= 0 && token < config_.vocab_size, "token {} of {}", token, config_.vocab_size);
+  }
+  if (previous.empty()) return;
+  grow(previous_, backend_, num_requests_);
+  grow(token_rows_, backend_, std::int64_t{num_requests_} * config_.markov_rank);
+  backend_.memory->upload(previous_.data(), previous.data(),
+                          static_cast<std::int64_t>(previous.size_bytes()));
+  backend_.embed(context, {.tokens = previous_.data(),
+                           .num_tokens = num_requests_,
+                           .table = weights_.markov_w1,
+                           .table_scheme = weights_.markov_w1_scheme,
+                           .hidden = config_.markov_rank,
+                           .out = token_rows_.data()});
+  const std::int64_t vocab = config_.vocab_size;
+  backend_.linear(context, {.x = token_rows_.data(),
+                            .x_stride = config_.markov_rank,
+                            .w = weights_.markov_w2.get(),
+                            .y = logits_.data() + slot * vocab,
+                            .y_stride = num_tokens_ * vocab,
+                            .num_rows = num_requests_,
+                            .accumulate = true});
+  if (!confidence.empty()) estimate_confidence(context, slot, confidence);
+}
+
+/// sigmoid(wc · [hidden; W1 row] + bc), with the rows of W1 in token_rows_.
+void MinimaxDrafter::estimate_confidence(const ops::OpContext& context, std::int32_t slot,
+                                         std::span<float> confidence) {
+  const std::int64_t hidden = config_.hidden_size;
+  grow(confidence_, backend_, num_requests_);
+  backend_.linear(context, {.x = hidden_.data() + slot * hidden,
+                            .x_stride = num_tokens_ * hidden,
+                            .w = weights_.confidence_hidden.get(),
+                            .y = confidence_.data(),
+                            .y_stride = 1,
+                            .num_rows = num_requests_});
+  if (weights_.confidence_markov != nullptr) {
+    backend_.linear(context, {.x = token_rows_.data(),
+                              .x_stride = config_.markov_rank,
+                              .w = weights_.confidence_markov.get(),
+                              .y = confidence_.data(),
+                              .y_stride = 1,
+                              .num_rows = num_requests_,
+                              .accumulate = true});
+  }
+  backend_.memory->download(confidence.data(), confidence_.data(),
+                            static_cast<std::int64_t>(confidence.size_bytes()));
+  for (float& c : confidence) c = ops::fast_sigmoid(c + weights_.confidence_bias);
+}
+
+LoadedDrafter load_drafter(const std::filesystem::path& target_folder, const ModelConfig& target,
+                           const SharedTables& tables, const ops::Backend& backend,
+                           std::int64_t max_positions, const PackingProgress& progress) {
+  DrafterConfig config = read_drafter_config(target_folder, target);
+  auto checkpoint = std::make_unique<const Checkpoint>(target_folder / kDrafterFolder);
+  const DrafterWeights weights = load_drafter_weights(*checkpoint, config);
+  PackedDrafter packed = pack_drafter(*checkpoint, config, weights, backend, progress);
+  auto drafter = std::make_unique<MinimaxDrafter>(std::move(config), std::move(packed), tables,
+                                                  backend, max_positions);
+  return {.checkpoint = std::move(checkpoint), .drafter = std::move(drafter)};
+}
+
+}  // namespace winnow
