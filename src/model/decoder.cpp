@@ -23,7 +23,7 @@ CacheRowLayout make_layout(const ModelConfig& config, const DecoderOptions& opti
                          .block_tokens = config.block_tokens,
                          .kv_dtype = options.kv_dtype.value_or(automatic),
                          .index_dtype = options.index_dtype.value_or(automatic),
-                         .drafter = std::nullopt});
+                         .drafter = options.drafter_cache});
 }
 
 DequantMode default_mode(const ModelConfig& config) {
@@ -168,7 +168,9 @@ std::uint64_t Decoder::cache_identity() const {
   std::uint64_t hash = mix(0xCBF29CE484222325U, weights_.fingerprint);
   hash = mix(hash, static_cast<std::uint64_t>(shape.kv_dtype));
   hash = mix(hash, static_cast<std::uint64_t>(shape.index_dtype));
-  return mix(hash, static_cast<std::uint64_t>(dequant_));
+  hash = mix(hash, static_cast<std::uint64_t>(dequant_));
+  if (shape.drafter) hash = mix(hash, 1 + static_cast<std::uint64_t>(shape.drafter->dtype));
+  return hash;
 }
 
 ops::AttentionShape Decoder::attention_shape(int layer) const {

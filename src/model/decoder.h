@@ -44,6 +44,9 @@ class Decoder final : public ModelRunner {
   /// added and no norm applied (spec/speculative.md 2.2): [tokens of the last step][hidden_size]
   /// each, rows in the order of its batch. Valid until the next step.
   std::span<const float* const> captured() const { return captured_; }
+  /// What operations between two steps are lent, once a step has run: a drafter runs on the same
+  /// threads and scratch. Owner's thread only.
+  const ops::OpContext& op_context() const { return context_; }
   /// What a drafter reads of these weights, for as long as this lives.
   SharedTables shared_tables() const { return weights_.shared_tables(); }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/cache_codec.h"
+#include "formats/cache_row.h"
 
 namespace winnow {
 
@@ -17,6 +18,8 @@ struct DecoderOptions {
   /// Layers after which the residual stream is kept for Decoder::captured(), ascending: what a
   /// drafter's context is made of. Results are the same with and without.
   std::vector<std::int32_t> captured_layers = {};
+  /// Room in the cache row for a drafter's context (Drafter::insert_context writes it).
+  std::optional<CacheRowShape::Drafter> drafter_cache = std::nullopt;
   std::int32_t max_num_batched_tokens = 2048;  // work buffers are sized for it
   /// Positions beyond max_position_embeddings to allow for; RoPE has rows up to the larger of both.
   std::int64_t max_positions = 0;

@@ -36,6 +36,17 @@ void check_table(std::span<const BlockId> table, std::int64_t end, std::int32_t 
 
 }  // namespace
 
+CacheRowShape::Drafter drafter_cache_shape(const DrafterConfig& config, CacheDType dtype) {
+  if (dtype == CacheDType::kNvfp4) {
+    throw Error(ErrorCode::kUnsupported, "the drafter's KV cache is nvfp4",
+                "set kv_cache_dtype in --speculative-config to fp8 or bf16");
+  }
+  return {.num_layers = config.num_layers,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .dtype = dtype};
+}
+
 MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
                                const SharedTables& target, ops::Backend backend,
                                std::int64_t max_positions)
@@ -55,17 +66,6 @@ MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
 }
 
 MinimaxDrafter::~MinimaxDrafter() = default;
-
-CacheRowShape::Drafter MinimaxDrafter::cache_shape(CacheDType dtype) const {
-  if (dtype == CacheDType::kNvfp4) {
-    throw Error(ErrorCode::kUnsupported, "the drafter's KV cache is nvfp4",
-                "set kv_cache_dtype in --speculative-config to fp8 or bf16");
-  }
-  return {.num_layers = config_.num_layers,
-          .num_kv_heads = config_.num_kv_heads,
-          .head_dim = config_.head_dim,
-          .dtype = dtype};
-}
 
 ops::AttentionShape MinimaxDrafter::attention_shape() const {
   return {.num_heads = config_.num_heads,

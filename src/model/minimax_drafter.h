@@ -14,6 +14,10 @@
 
 namespace winnow {
 
+/// What the target's cache row must hold for the drafter: DecoderOptions::drafter_cache. Throws
+/// Error{kUnsupported} for nvfp4.
+CacheRowShape::Drafter drafter_cache_shape(const DrafterConfig& config, CacheDType dtype);
+
 class MinimaxDrafter final : public Drafter {
  public:
   /// `max_positions`: of one sequence, drafted ones included. `target`'s tables and, on a CPU, the
@@ -28,7 +32,9 @@ class MinimaxDrafter final : public Drafter {
   std::span<const std::int32_t> target_layers() const override { return config_.target_layers; }
   std::int32_t max_draft_tokens() const override { return config_.block_size; }
   std::int32_t window() const override { return config_.sliding_window; }
-  CacheRowShape::Drafter cache_shape(CacheDType dtype) const override;
+  CacheRowShape::Drafter cache_shape(CacheDType dtype) const override {
+    return drafter_cache_shape(config_, dtype);
+  }
   bool has_confidence() const override { return config_.has_confidence_head; }
   std::int64_t weight_bytes() const override { return weights_.num_bytes(); }
   std::uint64_t fingerprint() const override { return weights_.fingerprint; }

@@ -1,0 +1,131 @@
+// Target and drafter on one cache: what the drafter's context is made of when a real step captures
+// its streams, however the prompt came in.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "checkpoint/testing/random_checkpoint.h"
+#include "checkpoint/testing/temporary_folder.h"
+#include "model/load_decoder.h"
+#include "model/minimax_drafter.h"
+#include "ops/testing/compare_bits.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::int32_t kPrompt = 61;  // beyond the window of 24, inside a block of 16
+constexpr std::int32_t kDraft = 7;
+constexpr std::int32_t kVocab = 96;
+
+TokenId token_at(std::int32_t position) { return (position * 29 + 3) % kVocab; }
+
+/// A target with its drafter, as an engine holds them.
+class Pair {
+ public:
+  Pair(const std::filesystem::path& folder, const char* backend, bool with_drafter = true) {
+    const ModelConfig config = read_model_config(folder);
+    const DrafterConfig drafter_config = read_drafter_config(folder, config);
+    DecoderOptions options{
+        .max_num_batched_tokens = 128, .max_positions = 0, .num_blocks = 16, .num_threads = 2};
+    if (with_drafter) {
+      options.captured_layers = drafter_config.target_layers;
+      options.drafter_cache = drafter_cache_shape(drafter_config, CacheDType::kFp8);
+    }
+    target_ = load_decoder(folder, backend, options);
+    for (std::int32_t b = 0; b < 8; ++b) table_.push_back(BlockId{b * 2 + 1});
+    if (!with_drafter) return;
+    drafter_ = load_drafter(folder, config, target_.decoder->shared_tables(),
+                            target_.decoder->backend(), 256);
+  }
+
+  Decoder& decoder() { return *target_.decoder; }
+  MinimaxDrafter& drafter() { return *drafter_.drafter; }
+
+  /// Tokens [first, first + count) through the target; the context of the first `committed`.
+  std::vector<float> run(std::int32_t first, std::int32_t count, std::int32_t committed) {
+    Batch batch;
+    for (std::int32_t p = first; p < first + count; ++p) batch.tokens.push_back(token_at(p));
+    batch.sequences = {
+        {.first_token = 0, .num_tokens = count, .first_position = first, .block_table = table_}};
+    batch.logit_rows = {count - 1};
+    std::vector<float> logits(kVocab);
+    decoder().run(batch, logits);
+    if (drafter_.drafter == nullptr) return logits;
+    const ContextSlice slice{
+        .first_row = 0, .num_tokens = committed, .first_position = first, .block_table = table_};
+    drafter().insert_context(decoder().op_context(), decoder().captured(), {&slice, 1},
+                             decoder().cache_view());
+    return logits;
+  }
+
+  std::vector<float> draft(std::int32_t position) {
+    const DraftRequest request{
+        .anchor = token_at(position), .position = position, .block_table = table_};
+    drafter().draft(decoder().op_context(), {&request, 1}, kDraft, decoder().cache_view());
+    return {drafter().logits(), drafter().logits() + std::int64_t{kDraft} * kVocab};
+  }
+
+ private:
+  LoadedModel target_;
+  LoadedDrafter drafter_;
+  std::vector<BlockId> table_;
+};
+
+class DraftingDecoder : public ::testing::TestWithParam<const char*> {
+ protected:
+  DraftingDecoder() {
+    RandomCheckpoint options;
+    options.drafter = RandomDrafter{};
+    write_random_checkpoint(folder_.path(), options);
+  }
+  TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, DraftingDecoder, ::testing::Values("scalar", "cpu"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST_P(DraftingDecoder, ChunksOfThePromptGiveTheSameDraft) {
+  Pair whole(folder_.path(), GetParam());
+  whole.run(0, kPrompt, kPrompt);
+  const auto expected = whole.draft(kPrompt);
+  for (const std::int32_t chunk : {1, 7, 16, 50}) {
+    Pair chunked(folder_.path(), GetParam());
+    for (std::int32_t p = 0; p < kPrompt; p += chunk) {
+      const std::int32_t count = std::min(chunk, kPrompt - p);
+      chunked.run(p, count, count);
+    }
+    EXPECT_TRUE(ops::testing::bits_equal(expected, chunked.draft(kPrompt), {kDraft, kVocab}))
+        << chunk;
+  }
+}
+
+// Spec 3.4: rejected rows leave stale slots behind, and nothing reads them.
+TEST_P(DraftingDecoder, RejectedRowsLeaveNoTrace) {
+  Pair plain(folder_.path(), GetParam());
+  plain.run(0, kPrompt, kPrompt);
+  plain.run(kPrompt, 2, 2);
+  const auto expected = plain.draft(kPrompt + 2);
+
+  Pair verifying(folder_.path(), GetParam());
+  verifying.run(0, kPrompt, kPrompt);
+  const auto before = verifying.draft(kPrompt);
+  verifying.run(kPrompt, 1 + kDraft, 2);  // the anchor and one of seven drafts are committed
+  EXPECT_TRUE(ops::testing::bits_equal(expected, verifying.draft(kPrompt + 2), {kDraft, kVocab}));
+  EXPECT_TRUE(ops::testing::bits_equal(before, verifying.draft(kPrompt), {kDraft, kVocab}));
+}
+
+TEST_P(DraftingDecoder, TheTargetsLogitsAreThoseWithoutADrafter) {
+  Pair with(folder_.path(), GetParam());
+  Pair without(folder_.path(), GetParam(), false);
+  for (const auto& [first, count] : {std::pair{0, kPrompt}, {kPrompt, 8}, {kPrompt + 8, 1}}) {
+    EXPECT_TRUE(ops::testing::bits_equal(without.run(first, count, 0),
+                                         with.run(first, count, count), {kVocab}));
+  }
+  EXPECT_EQ(with.decoder().cache_layout().bytes_per_token(),
+            without.decoder().cache_layout().bytes_per_token() + 2 * 2 * 2 * 32);
+  EXPECT_NE(with.decoder().cache_identity(), without.decoder().cache_identity());
+}
+
+}  // namespace
+}  // namespace winnow
