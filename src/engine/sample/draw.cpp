@@ -13,23 +13,24 @@ namespace {
 
 constexpr std::uint32_t kPerCall = 4;  // Philox gives four draws at a time: four tokens share one
 
-Philox4 numbers(const DrawKey& key, std::uint32_t group, DrawStream stream) {
-  return philox4x32(key.seed,
-                    {group, key.position, key.choice, static_cast<std::uint32_t>(stream)});
+constexpr int kSlotShift = 8;  // above the streams
+
+Philox4 numbers(const DrawKey& key, std::uint32_t group, std::uint32_t stream) {
+  return philox4x32(key.seed, {group, key.position, key.choice, key.slot << kSlotShift | stream});
 }
 
 /// Keeps the first to finish. -log(u) ≥ 1 - u settles most tokens from the high half of u alone;
 /// only the rest costs the low half and a logarithm.
 class Race {
  public:
-  explicit Race(const DrawKey& key) : key_(key) {}
+  Race(const DrawKey& key, DrawStream stream)
+      : key_(key), stream_(static_cast<std::uint32_t>(stream)) {}
 
   void enter(TokenId token, float weight, std::uint32_t high) {
     if (!(weight > 0.0F)) return;
     if (static_cast<double>(~high) * 0x1p-32 > best_ * static_cast<double>(weight)) return;
     const auto id = static_cast<std::uint32_t>(token);
-    const std::uint32_t low =
-        numbers(key_, id / kPerCall, DrawStream::kTokenLowBits)[id % kPerCall];
+    const std::uint32_t low = numbers(key_, id / kPerCall, stream_ + 1)[id % kPerCall];
     const double time = -natural_log(uniform_open(high, low)) / static_cast<double>(weight);
     if (time < best_ || (time == best_ && token < winner_)) {
       best_ = time;
@@ -38,7 +39,7 @@ class Race {
   }
   void enter(TokenId token, float weight) {
     const auto id = static_cast<std::uint32_t>(token);
-    enter(token, weight, numbers(key_, id / kPerCall, DrawStream::kToken)[id % kPerCall]);
+    enter(token, weight, numbers(key_, id / kPerCall, stream_)[id % kPerCall]);
   }
 
   TokenId winner() const { return winner_; }
@@ -46,20 +47,49 @@ class Race {
 
  private:
   DrawKey key_;
+  std::uint32_t stream_;
   double best_ = std::numeric_limits<double>::infinity();
   TokenId winner_ = 0;
 };
 
 }  // namespace
 
-TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key) {
-  Race race(key);
+TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key,
+                       DrawStream stream) {
+  Race race(key, stream);
   for (const Candidate& candidate : candidates) race.enter(candidate.token, candidate.weight);
   return race.winner();
 }
 
+TokenId draw_weights(std::span<const float> weights, const DrawKey& key, DrawStream stream) {
+  Race race(key, stream);
+  for (std::size_t begin = 0; begin < weights.size(); begin += kPerCall) {
+    const std::size_t size = std::min<std::size_t>(kPerCall, weights.size() - begin);
+    const std::span<const float> group = weights.subspan(begin, size);
+    if (std::ranges::none_of(group, [](float weight) { return weight > 0.0F; })) continue;
+    const Philox4 high = numbers(key, static_cast<std::uint32_t>(begin) / kPerCall,
+                                 static_cast<std::uint32_t>(stream));
+    for (std::size_t i = 0; i < size; ++i) {
+      race.enter(static_cast<TokenId>(begin + i), group[i], high[i]);
+    }
+  }
+  return race.winner();
+}
+
+TokenId draw_weights(std::span<const float> weights, std::span<const TokenId> ids,
+                     const DrawKey& key, DrawStream stream) {
+  Race race(key, stream);
+  for (std::size_t j = 0; j < ids.size(); ++j) race.enter(ids[j], weights[j]);
+  return race.winner();
+}
+
+double draw_uniform(const DrawKey& key, DrawStream stream) {
+  const Philox4 drawn = numbers(key, 0, static_cast<std::uint32_t>(stream));
+  return uniform_open(drawn[0], drawn[1]);
+}
+
 TokenId draw_row(const RowDraw& row, const DrawKey& key) {
-  Race race(key);
+  Race race(key, DrawStream::kToken);
   race.enter(row.argmax, 1.0F);  // a good time to beat from the start
   const RowKernels& kernels = row_kernels();
   DrawTile high;

@@ -17,13 +17,34 @@ struct DrawKey {
   std::uint64_t seed = 0;
   std::uint32_t choice = 0;
   std::uint32_t position = 0;  // of the last token before the drawn one
+  std::uint32_t slot = 0;      // of a drafted block whose anchor is at `position`; plain draws: 0
 };
 
-/// Uses of randomness at one position; each has its own numbers.
-enum class DrawStream : std::uint32_t { kToken = 0, kTokenLowBits = 1 };
+/// Uses of randomness at one position; each has its own numbers. Numbers shared by a proposal and
+/// its test, or by a proposal and the residual, would bias the output (spec/speculative.md 4.6).
+enum class DrawStream : std::uint32_t {
+  kToken = 0,
+  kTokenLowBits = 1,
+  kProposal = 2,  // of a drafter that does not share the target's numbers
+  kProposalLowBits = 3,
+  kResidual = 4,  // the token after the accepted drafts
+  kResidualLowBits = 5,
+  kAcceptTest = 6,
+};
 
-/// The winner among candidates of weight > 0 (there is one). Their order does not matter.
-TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key);
+/// The winner among candidates of weight > 0 (there is one). Their order does not matter. `stream`
+/// is one that has low bits.
+TokenId draw_candidate(std::span<const Candidate> candidates, const DrawKey& key,
+                       DrawStream stream = DrawStream::kToken);
+
+/// The same among all tokens, weights[t] being that of token t.
+TokenId draw_weights(std::span<const float> weights, const DrawKey& key, DrawStream stream);
+/// The same among `ids`, weights[j] being that of ids[j].
+TokenId draw_weights(std::span<const float> weights, std::span<const TokenId> ids,
+                     const DrawKey& key, DrawStream stream);
+
+/// Uniform in (0, 1).
+double draw_uniform(const DrawKey& key, DrawStream stream);
 
 /// The same over a whole row with weights e^((logit - max) / T); those below `min_weight` do not
 /// take part. `argmax` is a token of the highest logit.

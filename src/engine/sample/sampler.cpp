@@ -112,6 +112,41 @@ void keep_processed(const Kept& kept, const RowScan& scan, float inverse_tempera
   }
 }
 
+bool wants_logprobs(const SampleRules& rules) {
+  return rules.params->logprobs || !rules.params->logprob_token_ids.empty();
+}
+
+struct Reported {
+  const SampleRules* rules;
+  const ops::Draw* draw;
+  TokenId chosen;
+};
+
+PositionLogprobs logprobs_of(std::span<const float> raw, const ProcessedRow& row, const Kept& kept,
+                             const Reported& what, SampleScratch& scratch) {
+  const SamplingParams& params = *what.rules->params;
+  const LogprobQuery query{.chosen = what.chosen,
+                           .num_top = params.logprobs.value_or(0),
+                           .listed = params.logprob_token_ids};
+  if (!params.processed_logprobs) return row_logprobs(raw, query, scratch.ranking);
+  keep_processed(kept, row.scan, what.draw->inverse_temperature, row.logits, scratch);
+  return row_logprobs(scratch.row, query, scratch.ranking);
+}
+
+/// Eight sums side by side, then their sum: one addition need not wait for the other.
+double sum_in_lanes(std::span<const float> values) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += static_cast<double>(values[i + lane]);
+    }
+  }
+  for (; i < values.size(); ++i) sums[i % kLanes] += static_cast<double>(values[i]);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 }  // namespace
 
 SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
@@ -121,6 +156,11 @@ SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
 void SampleState::accept(TokenId token) {
   penalties.add_output(token);
   if (filter) filter->accept(token);
+}
+
+void SampleState::take_back(std::span<const TokenId> tokens) {
+  for (const TokenId token : tokens) penalties.remove_output(token);
+  if (filter && !tokens.empty()) filter->rollback(static_cast<std::int32_t>(tokens.size()));
 }
 
 ops::Draw make_draw(const SampleRules& rules, std::uint32_t choice,
@@ -142,16 +182,14 @@ TokenId draw_token(std::span<const float> logits, const RowScan& scan, const ops
   return draw_kept(logits, scan, draw, truncate(logits, scan, draw, scratch), scratch);
 }
 
-Sample sample_token(std::span<const float> raw, const SampleRules& rules, SampleState& state,
-                    std::span<const TokenId> context, std::int32_t num_output,
-                    SampleScratch& scratch) {
-  const SamplingParams& params = *rules.params;
-  RowScan scan = row_kernels().scan(raw);
-  if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) {
-    return {.status = SampleStatus::kCorruptLogits};
+ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, SampleState& state,
+                         std::span<const TokenId> context, std::int32_t num_output,
+                         SampleScratch& scratch) {
+  ProcessedRow row{.logits = raw, .scan = row_kernels().scan(raw)};
+  if (row.scan.is_bad || row.scan.max == -std::numeric_limits<float>::infinity()) {
+    row.status = SampleStatus::kCorruptLogits;
+    return row;
   }
-
-  std::span<const float> logits = raw;
   bool has_filter_mask = false;
   if (state.filter) {
     scratch.mask.resize((raw.size() + 31) / 32);
@@ -162,31 +200,64 @@ Sample sample_token(std::span<const float> raw, const SampleRules& rules, Sample
     if (has_filter_mask) apply_filter_mask(scratch.mask, scratch.row);
     apply_masks(rules, context, num_output, scratch.row);
     state.penalties.apply(scratch.row);
-    logits = scratch.row;
-    scan = row_kernels().scan(logits);
-    if (scan.max == -std::numeric_limits<float>::infinity()) {
-      return {.status = SampleStatus::kNothingAllowed};
+    row.logits = scratch.row;
+    row.scan = row_kernels().scan(row.logits);
+    if (row.scan.max == -std::numeric_limits<float>::infinity()) {
+      row.status = SampleStatus::kNothingAllowed;
     }
   }
+  return row;
+}
 
-  Sample sample{.token = scan.argmax};
+double fill_token_weights(const ProcessedRow& row, const ops::Draw& draw, SampleScratch& scratch,
+                          std::span<float> weights) {
+  const auto weight_of = [&](TokenId token) -> float& {
+    return weights[static_cast<std::size_t>(token)];
+  };
+  if (draw.is_greedy != 0) {
+    std::ranges::fill(weights, 0.0F);
+    weight_of(row.scan.argmax) = 1.0F;
+    return 1.0;
+  }
+  const Kept kept = truncate(row.logits, row.scan, draw, scratch);
+  if (kept.is_listed) {
+    std::ranges::fill(weights, 0.0F);
+    for (const Candidate& candidate : scratch.candidates) {
+      weight_of(candidate.token) = candidate.weight;
+    }
+  } else {
+    row_kernels().fill_weights(row.logits, row.scan.max, draw.inverse_temperature, weights);
+    for (float& weight : weights) weight = weight < kept.min_weight ? 0.0F : weight;
+  }
+  return sum_in_lanes(weights);
+}
+
+std::optional<PositionLogprobs> report_logprobs(std::span<const float> raw, const ProcessedRow& row,
+                                                const SampleRules& rules, const ops::Draw& draw,
+                                                TokenId chosen, SampleScratch& scratch) {
+  if (!wants_logprobs(rules)) return std::nullopt;
+  Kept kept;
+  if (rules.params->processed_logprobs && draw.is_greedy == 0) {
+    kept = truncate(row.logits, row.scan, draw, scratch);
+  }
+  return logprobs_of(raw, row, kept, {.rules = &rules, .draw = &draw, .chosen = chosen}, scratch);
+}
+
+Sample sample_token(std::span<const float> raw, const SampleRules& rules, SampleState& state,
+                    std::span<const TokenId> context, std::int32_t num_output,
+                    SampleScratch& scratch) {
+  const ProcessedRow row = process_row(raw, rules, state, context, num_output, scratch);
+  if (row.status != SampleStatus::kOk) return {.status = row.status};
+  Sample sample{.token = row.scan.argmax};
   const ops::Draw draw = make_draw(rules, state.choice, context);
   Kept kept;
   if (!rules.is_greedy()) {
-    kept = truncate(logits, scan, draw, scratch);
-    sample.token = draw_kept(logits, scan, draw, kept, scratch);
+    kept = truncate(row.logits, row.scan, draw, scratch);
+    sample.token = draw_kept(row.logits, row.scan, draw, kept, scratch);
   }
-
-  if (params.logprobs || !params.logprob_token_ids.empty()) {
-    const LogprobQuery query{.chosen = sample.token,
-                             .num_top = params.logprobs.value_or(0),
-                             .listed = params.logprob_token_ids};
-    std::span<const float> reported = raw;
-    if (params.processed_logprobs) {
-      keep_processed(kept, scan, draw.inverse_temperature, logits, scratch);
-      reported = scratch.row;
-    }
-    sample.logprobs = row_logprobs(reported, query, scratch.ranking);
+  if (wants_logprobs(rules)) {
+    sample.logprobs = logprobs_of(
+        raw, row, kept, {.rules = &rules, .draw = &draw, .chosen = sample.token}, scratch);
   }
   return sample;
 }

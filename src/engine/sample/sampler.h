@@ -27,6 +27,8 @@ struct SampleState {
 
   /// The token became part of the output.
   void accept(TokenId token);
+  /// Undoes accept() of these, the last ones.
+  void take_back(std::span<const TokenId> tokens);
 
   std::uint32_t choice = 0;
   Penalties penalties;
@@ -63,6 +65,28 @@ ops::Draw make_draw(const SampleRules& rules, std::uint32_t choice,
 /// found a finite maximum.
 TokenId draw_token(std::span<const float> logits, const RowScan& scan, const ops::Draw& draw,
                    SampleScratch& scratch);
+
+/// A row after masks, filter and penalties.
+struct ProcessedRow {
+  SampleStatus status = SampleStatus::kOk;
+  std::span<const float> logits;  // the raw row where nothing applies, else scratch.row
+  RowScan scan;
+};
+ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, SampleState& state,
+                         std::span<const TokenId> context, std::int32_t num_output,
+                         SampleScratch& scratch);
+
+/// weights[t] is proportional to the probability that sample_token() takes t: 0 for what is masked
+/// or cut off, one-hot when greedy. Returns their sum, at least 1, added in an order that depends
+/// on the size alone. The row's status is kOk.
+double fill_token_weights(const ProcessedRow& row, const ops::Draw& draw, SampleScratch& scratch,
+                          std::span<float> weights);
+
+/// Log-probabilities of `chosen` and of what the request lists besides, if it asks for any, from
+/// the raw row or from what is drawn from. Call after all other use of `row`: overwrites it.
+std::optional<PositionLogprobs> report_logprobs(std::span<const float> raw, const ProcessedRow& row,
+                                                const SampleRules& rules, const ops::Draw& draw,
+                                                TokenId chosen, SampleScratch& scratch);
 
 /// The next token after `context` (prompt and output, not empty). A pure function of its
 /// arguments: neither other sequences nor the thread matter. Temperature below 1e-5 takes the
