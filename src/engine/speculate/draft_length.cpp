@@ -1,0 +1,236 @@
+#include "engine/speculate/draft_length.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace winnow {
+namespace {
+
+double rate_of(const DraftPlan& plan) {
+  return plan.seconds > 0 ? plan.expected_tokens / plan.seconds : 0.0;
+}
+
+void check(bool is_good, const char* name, double value, const char* accepted) {
+  if (is_good) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("draft length: {} = {} is not {}", name, value, accepted));
+}
+
+}  // namespace
+
+void AcceptanceHistory::observe(std::int32_t num_accepted, bool is_rejected) {
+  const std::int32_t num_tested = num_accepted + (is_rejected ? 1 : 0);
+  if (num_tested == 0) return;
+  for (std::int32_t i = 0; i < kMaxDraftLength; ++i) {
+    Count& count = counts_[static_cast<std::size_t>(i)];
+    count.tested = count.tested * decay_ + (i < num_tested ? 1.0 : 0.0);
+    count.accepted = count.accepted * decay_ + (i < num_accepted ? 1.0 : 0.0);
+  }
+}
+
+double AcceptanceHistory::rate(std::int32_t slot, double prior, double weight) const {
+  const Count& count = counts_[static_cast<std::size_t>(slot)];
+  return (count.accepted + weight * prior) / (count.tested + weight);
+}
+
+void DraftLengthOptions::validate() const {
+  check(max_length >= 0 && max_length <= kMaxDraftLength, "max_length", max_length, "in [0, 16]");
+  check(first_rate >= 0 && first_rate <= 1, "first_rate", first_rate, "in [0, 1]");
+  check(engine_weight > 0, "engine_weight", engine_weight, "positive");
+  check(sequence_weight > 0, "sequence_weight", sequence_weight, "positive");
+  check(hysteresis >= 0 && hysteresis < 1, "hysteresis", hysteresis, "in [0, 1)");
+  check(exploration >= 0 && exploration < 1, "exploration", exploration, "in [0, 1)");
+  check(probe_length >= 1, "probe_length", probe_length, "at least 1");
+}
+
+Survival forecast_survival(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                           const DraftLengthOptions& options) {
+  Survival survival;
+  double so_far = 1.0;
+  double prior = options.first_rate;
+  for (std::int32_t i = 0; i < kMaxDraftLength; ++i) {
+    // A slot that was never tested is expected to do as the one before it.
+    prior = engine.rate(i, prior, options.engine_weight);
+    so_far *= sequence.rate(i, prior, options.sequence_weight);
+    survival[static_cast<std::size_t>(i)] = so_far;
+  }
+  return survival;
+}
+
+double forecast_hope(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                     const DraftLengthOptions& options) {
+  constexpr double kHopefulTests = 4.0;  // as if so many more had been passed
+  const double prior = engine.rate(0, options.first_rate, options.engine_weight);
+  const double weight = options.sequence_weight;
+  return sequence.rate(0, (prior * weight + kHopefulTests) / (weight + kHopefulTests),
+                       weight + kHopefulTests);
+}
+
+DraftLengthChooser::DraftLengthChooser(const StepCosts& costs, const DraftLengthOptions& options)
+    : clock_(costs), options_(options) {
+  costs.validate();
+  options.validate();
+}
+
+void DraftLengthChooser::choose(std::span<const DraftForecast> requests,
+                                std::int32_t num_other_rows, double exploration_seconds,
+                                DraftPlan& plan) {
+  num_other_rows_ = num_other_rows;
+  plan.probed = -1;
+  plan.lengths.assign(requests.size(), 0);
+  evaluate(requests, plan);
+  plain_seconds_ = plan.seconds;
+  plan.seconds_per_token = rate_of(plan) > 0 ? 1.0 / rate_of(plan) : 0.0;
+  if (!requests.empty()) {
+    find_best(requests, plan);
+    keep_previous(requests, plan);
+  }
+  plan.exploration_seconds = exploration_seconds;
+  probe(requests, exploration_seconds + options_.exploration * plain_seconds_, plan);
+
+  StepLoad load = load_of(requests, plan.lengths);
+  const double now = clock_.seconds(load);
+  ++load.num_rows;
+  plan.min_survival = plan.seconds > 0 ? (clock_.seconds(load) - now) * rate_of(plan) : 0.0;
+}
+
+/// plan holds the plain step and gets the best one.
+void DraftLengthChooser::find_best(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  slots_.clear();
+  std::int32_t longest = 0;
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    const std::int32_t limit = std::min(requests[r].limit, options_.max_length);
+    longest = std::max(longest, limit);
+    for (std::int32_t i = 0; i < limit; ++i) {
+      slots_.push_back({.survival = requests[r].survival[static_cast<std::size_t>(i)],
+                        .request = static_cast<std::int32_t>(r),
+                        .index = i});
+    }
+  }
+  // By survival; earlier slots of a sequence first among equals, so that prefixes stay whole.
+  std::ranges::sort(slots_, [](const Slot& a, const Slot& b) {
+    if (a.survival != b.survival) return a.survival > b.survival;
+    return a.index != b.index ? a.index < b.index : a.request < b.request;
+  });
+
+  const StepLoad plain = load_of(requests, plan.lengths);
+  const auto plain_tokens = static_cast<double>(requests.size());
+  double best_rate = rate_of(plan);
+  std::int32_t best_cap = 0;
+  std::int32_t best_rows = 0;
+  for (std::int32_t cap = 1; cap <= longest; ++cap) {
+    StepLoad load = plain;
+    load.longest_draft = cap;
+    double tokens = plain_tokens;
+    for (const Slot& slot : slots_) {
+      if (slot.index >= cap) continue;
+      const DraftForecast& request = requests[static_cast<std::size_t>(slot.request)];
+      ++load.num_rows;
+      ++load.num_draft_rows;
+      load.kv_bytes += request.row_kv_bytes;
+      if (slot.index == 0) load.kv_bytes += request.draft_kv_bytes;
+      tokens += slot.survival;
+      const double rate = tokens / clock_.seconds(load);
+      if (!(rate > best_rate)) continue;
+      best_rate = rate;
+      best_cap = cap;
+      best_rows = load.num_draft_rows;
+    }
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.index >= best_cap) continue;
+    if (best_rows-- <= 0) break;
+    ++plan.lengths[static_cast<std::size_t>(slot.request)];
+  }
+  evaluate(requests, plan);
+}
+
+/// Lengths that change with every step cost graphs and caches more than a small gain brings.
+void DraftLengthChooser::keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  DraftPlan kept;
+  kept.lengths.swap(lengths_);
+  kept.lengths = plan.lengths;
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    const std::int32_t limit = std::min(requests[r].limit, options_.max_length);
+    if (requests[r].previous >= 0) kept.lengths[r] = std::min(requests[r].previous, limit);
+  }
+  evaluate(requests, kept);
+  const double plain_rate =
+      plain_seconds_ > 0 ? static_cast<double>(requests.size()) / plain_seconds_ : 0.0;
+  const bool is_good_enough = rate_of(plan) <= rate_of(kept) * (1.0 + options_.hysteresis);
+  if (is_good_enough && rate_of(kept) >= plain_rate) {
+    plan.lengths.swap(kept.lengths);
+    plan.expected_tokens = kept.expected_tokens;
+    plan.seconds = kept.seconds;
+  }
+  lengths_.swap(kept.lengths);
+}
+
+/// Where a sequence does not draft nothing is learnt about it: from time to time, when what was
+/// saved pays for the whole try, the most promising one drafts.
+void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double credit,
+                               DraftPlan& plan) {
+  if (options_.exploration == 0) return;
+  std::size_t chosen = requests.size();
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    if (plan.lengths[r] > 0 || std::min(requests[r].limit, options_.max_length) == 0) continue;
+    if (chosen == requests.size() || requests[r].hope > requests[chosen].hope) chosen = r;
+  }
+  if (chosen == requests.size()) {  // everyone drafts: nothing to save for
+    plan.exploration_seconds = std::min(credit, plain_seconds_);
+    return;
+  }
+  const double seconds_before = plan.seconds;
+  const std::int32_t limit = std::min(requests[chosen].limit, options_.max_length);
+  plan.lengths[chosen] = std::min(limit, options_.probe_length);
+  evaluate(requests, plan);
+  const double cost = plan.seconds - seconds_before;
+  if (credit >= cost) {
+    plan.probed = static_cast<std::int32_t>(chosen);
+    plan.exploration_seconds = credit - cost;
+    return;
+  }
+  plan.lengths[chosen] = 0;
+  evaluate(requests, plan);
+  plan.exploration_seconds = credit;
+}
+
+StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,
+                                     std::span<const std::int32_t> lengths) const {
+  StepLoad load{.num_rows = num_other_rows_};
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    const std::int32_t length = lengths[r];
+    load.num_rows += 1 + length;
+    load.num_draft_rows += length;
+    load.longest_draft = std::max(load.longest_draft, length);
+    load.kv_bytes += requests[r].kv_bytes + requests[r].row_kv_bytes * length;
+    if (length > 0) load.kv_bytes += requests[r].draft_kv_bytes;
+  }
+  return load;
+}
+
+void DraftLengthChooser::evaluate(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  plan.seconds = clock_.seconds(load_of(requests, plan.lengths));
+  plan.expected_tokens = static_cast<double>(requests.size());
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    for (std::int32_t i = 0; i < plan.lengths[r]; ++i) {
+      plan.expected_tokens += requests[r].survival[static_cast<std::size_t>(i)];
+    }
+  }
+}
+
+std::int32_t confident_length(std::span<const float> confidence, double min_survival) {
+  double survival = 1.0;
+  std::int32_t length = 0;
+  for (const float c : confidence) {
+    survival *= static_cast<double>(c);
+    if (!(survival >= min_survival)) break;
+    ++length;
+  }
+  return length;
+}
+
+}  // namespace winnow

@@ -1,0 +1,135 @@
+// How many tokens to draft for each sequence of a batch, so that the expected tokens per second are
+// highest. Rests on nothing but acceptance in past steps and the cost model: a length that depended
+// on this step's drafted tokens would bias the output (spec/speculative.md 4.8). What is chosen
+// never changes the output of greedy and coupled verification; in the other methods it changes
+// which numbers a seeded run meets, not the distribution.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/speculate/step_cost.h"
+
+namespace winnow {
+
+inline constexpr std::int32_t kMaxDraftLength = 16;
+
+/// Decayed counts of tested and of accepted drafts by slot, of one sequence or of the engine.
+class AcceptanceHistory {
+ public:
+  /// A step's evidence is worth `decay` times as much after each further one; in (0, 1].
+  explicit AcceptanceHistory(double decay) : decay_(decay) {}
+
+  /// A verified block: `num_accepted` drafts were accepted and, if `is_rejected`, the next refused.
+  /// Slots beyond were not tested. A block without tests (nothing drafted) leaves all as it was.
+  void observe(std::int32_t num_accepted, bool is_rejected);
+
+  /// Share of slot i's tests that it passed, with `weight` tests of rate `prior` added.
+  double rate(std::int32_t slot, double prior, double weight) const;
+
+ private:
+  struct Count {
+    double tested = 0, accepted = 0;
+  };
+  double decay_;
+  std::array<Count, kMaxDraftLength> counts_{};
+};
+
+/// survival[i]: probability that more than i drafts are accepted; never rises with i.
+using Survival = std::array<double, kMaxDraftLength>;
+
+/// Half of the evidence is from the last 69 and from the last 693 steps with drafts.
+inline constexpr double kSequenceDecay = 0.99;
+inline constexpr double kEngineDecay = 0.999;
+
+struct DraftLengthOptions {
+  std::int32_t max_length = 7;
+  double first_rate = 0.7;  // believed of the first slot before anything was measured
+  double engine_weight =
+      4.0;  // tests that first_rate, or the slot before, counts for in the engine's
+  double sequence_weight = 8.0;   // tests that the engine's rate counts for in a sequence's
+  double hysteresis = 0.03;       // lengths stay while the best would gain less than this share
+  double exploration = 0.01;      // share of plain decoding's time for trying what seems not to pay
+  std::int32_t probe_length = 3;  // drafts of such a try
+
+  /// Throws Error{kInvalidArgument}.
+  void validate() const;
+};
+
+Survival forecast_survival(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                           const DraftLengthOptions& options);
+
+/// How well a sequence's drafts may turn out at best: few tests leave much hope.
+double forecast_hope(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                     const DraftLengthOptions& options);
+
+/// One decoding sequence as the choice sees it.
+struct DraftForecast {
+  Survival survival{};
+  std::int32_t limit = 0;      // most drafts now: max_tokens, context, drafter; 0: cannot draft
+  std::int32_t previous = -1;  // length of its last step, 0 after a probe; -1: none
+  double hope = 0;          // forecast_hope(): whom to try first where nobody's drafts seem to pay
+  double kv_bytes = 0;      // of its context, read once a step by the target
+  double row_kv_bytes = 0;  // read besides for each drafted row
+  double draft_kv_bytes = 0;  // read by the drafter when it drafts
+};
+
+struct DraftPlan {
+  std::vector<std::int32_t> lengths;  // by request
+  double expected_tokens = 0;         // of the step, of these sequences
+  double seconds = 0;
+  /// A drafted row pays for itself in this step if it is accepted at least so often; see
+  /// confident_length().
+  double min_survival = 0;
+  double exploration_seconds = 0;  // saved up, to be handed to the next choice
+  std::int32_t probed = -1;        // the request that drafts to be measured, not to gain; -1: none
+  double seconds_per_token = 0;    // of plain decoding
+
+  /// What the probe brought is saved again: only losses count against exploration.
+  void settle_probe(std::int32_t num_accepted) {
+    exploration_seconds += num_accepted * seconds_per_token;
+  }
+};
+
+/// A pure function of its arguments, dressed as a class for its work space. One thread.
+class DraftLengthChooser {
+ public:
+  /// Throws Error{kInvalidArgument}.
+  DraftLengthChooser(const StepCosts& costs, const DraftLengthOptions& options);
+
+  /// `num_other_rows` are the step's prompt tokens. Except for a probe the plan's expected rate is
+  /// not below that without drafts. Probes lose at most `exploration` of plain decoding's time:
+  /// `exploration_seconds` is the last plan's, settled. The best plan
+  /// is exact where all rows cost alike: then the m most likely drafts are the best m.
+  void choose(std::span<const DraftForecast> requests, std::int32_t num_other_rows,
+              double exploration_seconds, DraftPlan& plan);
+
+ private:
+  struct Slot {
+    double survival = 0;
+    std::int32_t request = 0, index = 0;
+  };
+  void find_best(std::span<const DraftForecast> requests, DraftPlan& plan);
+  void keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan);
+  void probe(std::span<const DraftForecast> requests, double credit, DraftPlan& plan);
+  void evaluate(std::span<const DraftForecast> requests, DraftPlan& plan);
+  StepLoad load_of(std::span<const DraftForecast> requests,
+                   std::span<const std::int32_t> lengths) const;
+
+  StepClock clock_;
+  DraftLengthOptions options_;
+  std::int32_t num_other_rows_ = 0;
+  double plain_seconds_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<std::int32_t> lengths_;
+};
+
+/// Leading drafts worth verifying by the drafter's confidence: up to the first whose product of
+/// confidences falls below `min_survival`. confidence[i] is known before draft i is drawn and the
+/// threshold before the step, so cutting there is lossless; at the cut the target is sampled as
+/// after the last draft of a block. NaN cuts.
+std::int32_t confident_length(std::span<const float> confidence, double min_survival);
+
+}  // namespace winnow

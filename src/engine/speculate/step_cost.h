@@ -1,0 +1,55 @@
+// How long a step takes, as bytes over bandwidth plus fixed costs: what a choice of draft lengths
+// is weighed with. All of it is counted from the model or measured on this machine at start.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace winnow {
+
+struct StepCosts {
+  double bytes_per_second = 0;   // memory bandwidth that a decode step reaches
+  double fixed_seconds = 0;      // of a step, whatever it holds: launches, host work
+  double row_seconds = 0;        // of a row beyond its bytes: compute, sampling
+  double dense_bytes = 0;        // read once a step: attention, shared experts, LM head
+  double expert_bytes = 0;       // of one routed expert, summed over its layers
+  std::int32_t num_experts = 0;  // of a layer; 0: no routed experts
+  std::int32_t experts_per_token = 0;
+
+  double draft_fixed_seconds = 0;  // of a drafter pass
+  double draft_slot_seconds = 0;   // of each slot of the longest block: slots follow one another
+  double draft_row_seconds = 0;    // of a drafted token
+  double drafter_bytes = 0;        // read once a pass, the LM head again included
+
+  /// Throws Error{kInvalidArgument} for a bandwidth that is not positive, negative or non-finite
+  /// costs, and more experts per token than there are.
+  void validate() const;
+};
+
+/// E (1 - (1 - k/E)^n): distinct experts of one layer that n tokens touch when each takes k of E
+/// with equal chance. Real routing is less even, so this is an upper estimate.
+double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_per_token,
+                                 std::int32_t num_tokens);
+
+/// What a step holds besides the model.
+struct StepLoad {
+  std::int32_t num_rows = 0;  // tokens through the target
+  double kv_bytes = 0;        // read by the target and the drafter
+  std::int32_t num_draft_rows = 0;
+  std::int32_t longest_draft = 0;  // 0: no drafter pass
+};
+
+/// Evaluates costs; remembers expert counts, so that many loads are cheap. One thread.
+class StepClock {
+ public:
+  /// `costs` have passed validate().
+  explicit StepClock(const StepCosts& costs) : costs_(costs) {}
+
+  double seconds(const StepLoad& load);
+
+ private:
+  StepCosts costs_;
+  std::vector<double> expert_bytes_;  // by number of rows
+};
+
+}  // namespace winnow
