@@ -1,6 +1,7 @@
 // The grammar of flags, table by table.
 #include "cli/flag_set.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -172,6 +173,18 @@ TEST(Flags, BothAnnouncedCommandLinesParse) {
   EXPECT_EQ(second.engine.quantization_config["moe"], "mxfp8");
   second.engine.tensor_parallel_size = 1;
   EXPECT_EQ(check_engine_flags(second.engine).size(), 3U);  // also one rank, experts as stored
+}
+
+TEST(Flags, SpeculativeConfigIsCheckedThoughNothingDrafts) {
+  EXPECT_EQ(parse({"m", "--speculative-config.method", "eagle3"}).checks.size(), 1U);
+  EXPECT_EQ(parse({"m", "--speculative-config.num_speculative_tokens", "3"}).checks.size(), 1U);
+  EXPECT_THAT(usage_error({"m", "--speculative-config.num_speculative_tokens", "0"}),
+              ::testing::HasSubstr("positive integer"));
+  EXPECT_THAT(usage_error({"m", "--speculative-config.tensor_parallel_size", "1"}),
+              ::testing::HasSubstr("draft_tensor_parallel_size"));
+  EXPECT_THAT(usage_error({"m", "--speculative-config.depth", "1"}),
+              ::testing::HasSubstr("unknown member"));
+  EXPECT_THROW(parse({"m", "--speculative-config.synthetic_acceptance_length", "3"}), Error);
 }
 
 TEST(Flags, MoreRanksThanDevicesAreRefused) {
