@@ -170,8 +170,41 @@ std::uint64_t Decoder::cache_identity() const {
   hash = mix(hash, static_cast<std::uint64_t>(shape.index_dtype));
   hash = mix(hash, static_cast<std::uint64_t>(dequant_));
   if (shape.drafter) hash = mix(hash, 1 + static_cast<std::uint64_t>(shape.drafter->dtype));
+  if (drafter_ != nullptr) hash = mix(hash, drafter_->fingerprint());
   return hash;
 }
+
+void Decoder::set_drafter(Drafter* drafter) {
+  if (drafter != nullptr) {
+    if (!backend_.memory->is_host()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("backend {} does not draft in the engine", backend_.name));
+    }
+    if (!std::ranges::equal(drafter->target_layers(), options_.captured_layers)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the layers that are captured are not those that the drafter reads");
+    }
+  }
+  drafter_ = drafter;
+}
+
+std::int32_t Decoder::max_draft_tokens() const {
+  return drafter_ != nullptr ? drafter_->max_draft_tokens() : 0;
+}
+
+void Decoder::commit_context(std::span<const ContextSlice> slices) {
+  drafter_->insert_context(context_, captured(), slices, cache_view());
+}
+
+void Decoder::draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) {
+  drafter_->draft(context_, requests, num_tokens, cache_view());
+}
+
+void Decoder::draft_step(std::int32_t slot, std::span<const TokenId> previous) {
+  drafter_->step(context_, slot, previous, {});
+}
+
+const float* Decoder::draft_logits() { return drafter_->logits(); }
 
 ops::AttentionShape Decoder::attention_shape(int layer) const {
   const bool is_sparse = config_.layers[static_cast<std::size_t>(layer)].is_sparse_attention;

@@ -53,6 +53,16 @@ class Decoder final : public ModelRunner {
   /// Null: none. Must outlive the steps it watches.
   void set_trace(DecoderTrace* trace) { trace_ = trace; }
 
+  /// Makes this a drafting runner; null: it is none. The drafter outlives this. Throws
+  /// Error{kInvalidArgument} unless its layers are the captured ones, Error{kUnsupported} where the
+  /// CPU cannot read its logits.
+  void set_drafter(Drafter* drafter);
+  std::int32_t max_draft_tokens() const override;
+  void commit_context(std::span<const ContextSlice> slices) override;
+  void draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) override;
+  void draft_step(std::int32_t slot, std::span<const TokenId> previous) override;
+  const float* draft_logits() override;
+
   std::int32_t vocab_size() const override { return config_.vocab_size; }
   std::int32_t block_tokens() const override { return config_.block_tokens; }
   std::int32_t num_blocks() const override { return num_blocks_; }
@@ -95,6 +105,7 @@ class Decoder final : public ModelRunner {
   std::int64_t generation_ = 0;  // changes when one of the arrays here moves
   std::int32_t num_blocks_ = 0;
   DecoderTrace* trace_ = nullptr;
+  Drafter* drafter_ = nullptr;
   std::unique_ptr<TraceRelay> relay_;  // of the running step
 
   std::unique_ptr<ThreadPool> threads_;

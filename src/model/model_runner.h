@@ -6,6 +6,7 @@
 #include <span>
 
 #include "model/batch.h"
+#include "model/drafter.h"
 #include "ops/sample/sample.h"
 
 namespace winnow {
@@ -50,6 +51,18 @@ class ModelRunner {
   /// Copies the whole row of one block (K, V, scales, index keys, drafter) to another: choices of
   /// one request share full blocks and get their own copy of a partial last one. Engine thread.
   virtual void copy_block(BlockId from, BlockId to) = 0;
+
+  /// The most tokens that draft() proposes for a sequence; 0: this runner has no drafter, and
+  /// nobody may call the four functions below. All of them on the engine thread.
+  virtual std::int32_t max_draft_tokens() const { return 0; }
+  /// After a step: which of its rows are of committed tokens, a slice for each of its sequences in
+  /// its order. Before the next step, and before a block of theirs is copied or given away.
+  virtual void commit_context(std::span<const ContextSlice> /*slices*/) {}
+  /// Drafter::draft() and step() over the cache that run() writes. Between steps.
+  virtual void draft(std::span<const DraftRequest> /*requests*/, std::int32_t /*num_tokens*/) {}
+  virtual void draft_step(std::int32_t /*slot*/, std::span<const TokenId> /*previous*/) {}
+  /// Drafter::logits(), where the CPU reads them.
+  virtual const float* draft_logits() { return nullptr; }
 
   /// False after a failure that no later step can survive (a lost device): the engine then ends
   /// what it has and refuses new work. Asked after a step has thrown.
