@@ -8,11 +8,19 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/speculate/draft.h"
 #include "model/model_runner.h"
 
 namespace winnow {
 
 enum class SchedulingPolicy { kFcfs, kPriority };
+
+/// Drafts of the runner's drafter, verified by the target.
+struct SpeculationOptions {
+  std::int32_t num_drafts = 0;  // of a decoding sequence per step, at most; 0: off
+  AcceptMethod method = AcceptMethod::kStandard;
+  bool is_greedy_draft = true;  // drafts are the drafter's highest logits, else drawn from them
+};
 
 struct EngineOptions {
   std::int32_t max_model_len = 0;              // prompt + output of one sequence
@@ -30,6 +38,7 @@ struct EngineOptions {
   std::int64_t seed = 0;                // a request without a seed gets this plus its RequestId
   std::vector<TokenId> stop_token_ids;  // eos and the model's other stop ids
   std::string prefix_cache_secret;      // key of the prefix hashes; empty: a public constant
+  SpeculationOptions speculation;
 };
 
 /// Why submit() refused; the queue is bounded so that load answers 503 instead of growing.
@@ -45,6 +54,7 @@ struct EngineStats {
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, once per request at first admission
   std::int64_t num_preemptions = 0, num_steps = 0;
   std::int64_t num_failed_steps = 0;
+  std::int64_t num_drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // blocks verified; tokens
   std::int64_t num_corrupted_requests = 0;  // ended because of NaN or infinite logits
   bool is_broken = false;
 };

@@ -29,6 +29,7 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, StepOb
       observer_(observer),
       scheduler_(options_, runner, max_logit_rows(options_, runner.vocab_size()).max_prompt,
                  stats_),
+      proposer_(options_.speculation, runner),
       logits_(logits_bytes(options_, runner), "logits"),
       masks_(runner) {}
 
@@ -95,14 +96,16 @@ void EngineCore::step() {
   const Clock::time_point begin = Clock::now();
   const std::span<const Chunk> chunks = scheduler_.plan();
   note_first_admissions(chunks);
+  proposer_.propose(chunks);
   batch_.build(chunks);
   list_jobs();
   plan_draws();
   if (run_batch(chunks)) {
-    for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
     ++stats_.num_steps;
     start_choices();
     run_jobs();
+    proposer_.commit_context(batch_.batch(), chunks);
+    for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
     finish_prompts(chunks);
     deliver_jobs();
     const std::chrono::duration<double> elapsed = Clock::now() - begin;
@@ -163,10 +166,11 @@ bool EngineCore::run_batch(std::span<const Chunk> chunks) {
 }
 
 void EngineCore::run_runner() {
-  const std::size_t num_rows = batch_.rows().size();
+  const std::size_t num_rows = batch_.batch().logit_rows.size();
   const bool wants_rows =
       draws_.empty() || std::ranges::count(wants_row_, 0) < std::ssize(wants_row_);
-  float* const room = wants_rows ? runner_.logits_room(std::ssize(batch_.rows())) : nullptr;
+  float* const room =
+      wants_rows ? runner_.logits_room(static_cast<std::int64_t>(num_rows)) : nullptr;
   const std::span<float> logits(room != nullptr ? room : logits_.as<float>(),
                                 num_rows * static_cast<std::size_t>(runner_.vocab_size()));
   step_logits_ = logits.data();
@@ -227,12 +231,13 @@ void EngineCore::plan_draws() {
   draws_.clear();
   if (runner_.num_token_masks() == 0) return;
   masks_.begin_step();
-  wants_row_.assign(batch_.rows().size(), 0);
+  wants_row_.assign(batch_.batch().logit_rows.size(), 0);
   for (RowJob& job : jobs_) {
     const Sequence& sequence = *job.use.chunk->sequence;
     const RequestState& request = *sequence.request;
     std::optional<PlannedDraw> plan;
-    if (!job.use.is_prompt_row && request.request.token_filter == nullptr) {
+    const std::int32_t num_drafts = job.use.is_prompt_row ? 0 : sequence.draft.size();
+    if (!job.use.is_prompt_row && num_drafts == 0 && request.request.token_filter == nullptr) {
       plan = plan_draw(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
                        sequence.num_output());
     }
@@ -245,7 +250,7 @@ void EngineCore::plan_draws() {
       }
     }
     if (!plan) {
-      wants_row_[static_cast<std::size_t>(job.use.row)] = 1;
+      std::fill_n(wants_row_.begin() + job.use.row, 1 + num_drafts, std::uint8_t{1});
       continue;
     }
     plan->draw.row = job.use.row;
@@ -287,20 +292,42 @@ void EngineCore::run_jobs() {
 }
 
 /// On any thread of the pool: touches nothing but its own choice and its own position.
-void EngineCore::run_job(RowJob& job, SampleScratch& scratch) {
+void EngineCore::run_job(RowJob& job, VerifyScratch& scratch) {
   if (job.draw >= 0) return;
   const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
   const std::span<const float> logits(
       step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size, vocab_size);
   if (job.use.is_prompt_row) {
-    run_prompt_row(job, logits, scratch);
+    run_prompt_row(job, logits, scratch.sample);
     return;
   }
   const Sequence& sequence = *job.use.chunk->sequence;
+  if (sequence.draft.size() > 0) {
+    run_verification(job, scratch);
+    return;
+  }
   RequestState& request = *sequence.request;
   job.sample = sample_token(logits, *request.rules,
                             request.choices[static_cast<std::size_t>(job.choice)].sample,
-                            sequence.tokens, sequence.num_output(), scratch);
+                            sequence.tokens, sequence.num_output(), scratch.sample);
+}
+
+/// As run_job(): the sequence is its choice's own, and nobody else looks at its tokens.
+void EngineCore::run_verification(RowJob& job, VerifyScratch& scratch) {
+  Sequence& sequence = *job.use.chunk->sequence;
+  RequestState& request = *sequence.request;
+  DraftBlock& draft = sequence.draft;
+  const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
+  const VerifyInput input{
+      .logits = {step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size,
+                 (draft.tokens.size() + 1) * vocab_size},
+      .drafts = draft.tokens,
+      .distributions = draft.distributions,
+      .rules = request.rules.get(),
+      .num_output = sequence.num_output()};
+  verify(options_.speculation.method, input,
+         request.choices[static_cast<std::size_t>(job.choice)].sample, sequence.tokens, scratch,
+         draft.verified);
 }
 
 void EngineCore::run_prompt_row(RowJob& job, std::span<const float> logits,
@@ -357,6 +384,10 @@ void EngineCore::deliver_choices(std::size_t begin, std::size_t end) {
     }
     return;
   }
+  if (sequence.draft.size() > 0) {
+    deliver_verified(jobs_[begin]);
+    return;
+  }
   sequence.choice = jobs_[begin].choice;
   const std::int32_t num_output = sequence.num_output() + 1;
   // The lead comes last: the others share its blocks, which it may give back at once.
@@ -367,6 +398,29 @@ void EngineCore::deliver_choices(std::size_t begin, std::size_t end) {
     if (!choice.is_finished) start_choice(request, jobs_[i].choice, token);
   }
   deliver_token(request, &sequence, jobs_[begin], num_output);
+}
+
+/// The accepted drafts and the token after them, one by one, as steps without drafts would.
+void EngineCore::deliver_verified(RowJob& job) {
+  Sequence& sequence = *job.use.chunk->sequence;
+  RequestState& request = *sequence.request;
+  Verified& verified = sequence.draft.verified;
+  ++stats_.num_drafts;
+  stats_.draft_tokens += sequence.draft.size();
+  stats_.accepted_tokens += verified.num_accepted;
+  const ChoiceState& choice = request.choices[static_cast<std::size_t>(job.choice)];
+  std::int32_t num_delivered = 0;
+  for (SampledToken& token : verified.tokens) {
+    job.sample = {.token = token.token, .logprobs = std::move(token.logprobs)};
+    deliver_token(request, &sequence, job, sequence.num_output() + 1);
+    if (choice.is_finished) return;
+    // The one after the accepted drafts is not in the cache yet.
+    if (++num_delivered <= verified.num_accepted) scheduler_.commit_draft(sequence);
+  }
+  if (verified.status == SampleStatus::kOk) return;
+  job.sample = {.status = verified.status};
+  job.use.position += num_delivered;
+  deliver_token(request, &sequence, job, sequence.num_output() + 1);
 }
 
 /// `sequence` is null for a choice that has none yet.

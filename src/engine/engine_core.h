@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "engine/draft_proposer.h"
 #include "engine/engine.h"
 #include "engine/planned_batch.h"
 #include "engine/sample/device_draw.h"
@@ -21,7 +22,7 @@ namespace winnow {
 
 /// Rows of logits one step may need: admission and the logits buffer share this formula.
 struct LogitRows {
-  std::int32_t max_sampled = 0;  // one per running sequence
+  std::int32_t max_sampled = 0;  // one per running sequence and one per draft
   std::int32_t max_prompt = 0;   // for prompt log-probabilities
 };
 LogitRows max_logit_rows(const EngineOptions& options, std::int32_t vocab_size);
@@ -84,11 +85,13 @@ class EngineCore {
   void fail_step(std::span<const Chunk> chunks, ErrorCode code, const std::string& message);
   void start_choices();
   void run_jobs();
-  void run_job(RowJob& job, SampleScratch& scratch);
+  void run_job(RowJob& job, VerifyScratch& scratch);
+  void run_verification(RowJob& job, VerifyScratch& scratch);
   void run_prompt_row(RowJob& job, std::span<const float> logits, SampleScratch& scratch);
   void finish_prompts(std::span<const Chunk> chunks);
   void deliver_jobs();
   void deliver_choices(std::size_t begin, std::size_t end);
+  void deliver_verified(RowJob& job);
   void deliver_token(RequestState& request, Sequence* sequence, RowJob& job,
                      std::int32_t num_output);
   void start_choice(RequestState& request, std::int32_t choice, TokenId first_token);
@@ -107,6 +110,7 @@ class EngineCore {
   StepObserver* observer_;
   EngineStats stats_;
   Scheduler scheduler_;
+  DraftProposer proposer_;
   PlannedBatch batch_;
   Buffer logits_;  // fp32 [max_sampled + max_prompt][vocab_size], touched as far as needed
   const float* step_logits_ = nullptr;  // of this step: there, or where the runner has room
@@ -115,7 +119,7 @@ class EngineCore {
   std::vector<ops::Draw> draws_;  // of jobs_ that the runner can do
   std::vector<ops::Drawn> drawn_;
   std::vector<std::uint8_t> wants_row_;  // per row of logits
-  std::vector<SampleScratch> scratch_;   // one per thread of the pool
+  std::vector<VerifyScratch> scratch_;   // one per thread of the pool
 
   std::map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<RequestId> ended_;  // to be swept once nothing of this step refers to them

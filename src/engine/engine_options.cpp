@@ -28,7 +28,11 @@ LogitRows max_logit_rows(const EngineOptions& options, std::int32_t vocab_size) 
   const std::int64_t row_bytes = std::int64_t{vocab_size} * 4;
   const std::int64_t rows =
       std::clamp<std::int64_t>(kPromptLogitBytes / row_bytes, 1, options.max_num_batched_tokens);
-  return {.max_sampled = options.max_num_seqs, .max_prompt = static_cast<std::int32_t>(rows)};
+  const std::int64_t sampled =
+      std::int64_t{options.max_num_seqs} * (std::int64_t{options.speculation.num_drafts} + 1);
+  return {.max_sampled = static_cast<std::int32_t>(std::min<std::int64_t>(
+              sampled, std::max(options.max_num_batched_tokens, options.max_num_seqs))),
+          .max_prompt = static_cast<std::int32_t>(rows)};
 }
 
 void validate_options(const EngineOptions& options, const ModelRunner& runner) {
@@ -38,6 +42,16 @@ void validate_options(const EngineOptions& options, const ModelRunner& runner) {
   check_at_least("max_num_queued_tokens", options.max_num_queued_tokens, 0);
   check_at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0);
   check_at_least("max_logprobs", options.max_logprobs, -1);
+  const std::int32_t num_drafts = options.speculation.num_drafts;
+  check_at_least("num_speculative_tokens", num_drafts, 0);
+  if (num_drafts > 0 && runner.max_draft_tokens() == 0) {
+    refuse("num_speculative_tokens", "speculative decoding needs a drafter, and none is loaded");
+  }
+  if (num_drafts > runner.max_draft_tokens()) {
+    refuse("num_speculative_tokens",
+           fmt::format("num_speculative_tokens = {}, but the drafter proposes at most {}",
+                       num_drafts, runner.max_draft_tokens()));
+  }
   if (!(options.target_itl_ms >= 0) || std::isinf(options.target_itl_ms)) {
     refuse("target_itl_ms", "target_itl_ms must be a finite number of milliseconds, at least 0");
   }

@@ -12,8 +12,10 @@ void PlannedBatch::build(std::span<const Chunk> chunks) {
     const auto first_token = static_cast<std::int32_t>(batch_.tokens.size());
     const auto begin = sequence.tokens.begin() + sequence.num_computed;
     batch_.tokens.insert(batch_.tokens.end(), begin, begin + chunk.num_tokens);
+    const std::vector<TokenId>& drafts = sequence.draft.tokens;
+    batch_.tokens.insert(batch_.tokens.end(), drafts.begin(), drafts.end());
     batch_.sequences.push_back({.first_token = first_token,
-                                .num_tokens = chunk.num_tokens,
+                                .num_tokens = chunk.num_tokens + sequence.draft.size(),
                                 .first_position = sequence.num_computed,
                                 .block_table = sequence.table.blocks()});
     for (std::int32_t i = 0; i < chunk.num_prompt_rows; ++i) {
@@ -22,6 +24,9 @@ void PlannedBatch::build(std::span<const Chunk> chunks) {
     const bool wants_token = sequence.request->request.sampling.max_tokens > 0;
     if (chunk.is_sampled && wants_token) {
       add_row(chunk, first_token, chunk.end() - 1, /*is_prompt_row=*/false);
+      for (std::int32_t i = 0; i < sequence.draft.size(); ++i) {
+        batch_.logit_rows.push_back(batch_.logit_rows.back() + 1);
+      }
     }
   }
 }

@@ -13,7 +13,7 @@ namespace winnow {
 /// What to do with one row of logits.
 struct RowUse {
   const Chunk* chunk = nullptr;
-  std::int32_t row = 0;
+  std::int32_t row = 0;        // the first of 1 + Sequence::draft.size() where a token is drawn
   std::int32_t position = 0;   // of the token whose logits these are
   bool is_prompt_row = false;  // for prompt log-probabilities; else the next token is drawn
 };

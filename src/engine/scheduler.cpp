@@ -52,6 +52,7 @@ std::span<const Chunk> Scheduler::plan() {
   has_preempted_ = false;
   prefill_budget_ = token_budget_;
   plan_running(/*is_decode_pass=*/true);
+  if (options_.speculation.num_drafts > 0) plan_drafts();
   if (!chunks_.empty()) prefill_budget_ = std::min(prefill_budget_, pacer_.limit());
   plan_running(/*is_decode_pass=*/false);
   // Who was just preempted for lack of blocks would only come back to be preempted again.
@@ -87,6 +88,40 @@ bool Scheduler::plan_one(Sequence& sequence) {
   }
   add_chunk(sequence, num_tokens);
   return true;
+}
+
+/// From what the decodes left: drafts never cost anybody a block or a seat in the step.
+void Scheduler::plan_drafts() {
+  const bool has_prefill =
+      !waiting_.empty() ||
+      std::ranges::any_of(running_, [](const Sequence* s) { return s->num_missing() > 1; });
+  std::int32_t budget = has_prefill ? token_budget_ / 2 : token_budget_;
+  for (Chunk& chunk : chunks_) {
+    if (chunk.num_tokens == 0) continue;
+    Sequence& sequence = *chunk.sequence;
+    std::int32_t num_drafts = std::min(draft_limit(sequence), budget);
+    // New blocks only while every running sequence could still have one.
+    const std::int32_t covered = sequence.table.num_blocks() * pool_.block_tokens() - chunk.end();
+    const std::int32_t spare = std::max(pool_.num_free() - num_running() - watermark_, 0);
+    num_drafts = static_cast<std::int32_t>(
+        std::min<std::int64_t>(num_drafts, covered + std::int64_t{spare} * pool_.block_tokens()));
+    if (num_drafts <= 0) continue;
+    const bool has_grown = sequence.table.grow(pool_, chunk.end() + num_drafts);
+    WINNOW_ASSERT(has_grown, "blocks were counted before", pool_.num_free(), num_drafts);
+    chunk.num_drafts = num_drafts;
+    budget -= num_drafts;
+    token_budget_ -= num_drafts;
+  }
+}
+
+/// Drafts that could become output, the token after them being the run's last at best. That keeps
+/// them inside the context and inside the slots that admission counted.
+std::int32_t Scheduler::draft_limit(const Sequence& sequence) const {
+  const RequestState& request = *sequence.request;
+  if (!request.has_sampled || sequence.num_missing() != 1) return 0;
+  const std::int32_t left = request.request.sampling.max_tokens - sequence.num_output();
+  const std::int32_t context_left = options_.max_model_len - sequence.num_tokens();
+  return std::min({options_.speculation.num_drafts, left - 1, context_left - 1});
 }
 
 void Scheduler::admit_waiting() {
@@ -207,11 +242,22 @@ void Scheduler::commit(const Chunk& chunk) {
   }
 }
 
+void Scheduler::commit_draft(Sequence& sequence) {
+  ++sequence.num_computed;
+  WINNOW_ASSERT(sequence.num_computed <= sequence.num_tokens(), "a draft is one of the tokens",
+                sequence.num_computed, sequence.num_tokens());
+  sequence.num_ever_computed = std::max(sequence.num_ever_computed, sequence.num_computed);
+  if (options_.enable_prefix_caching) {
+    sequence.table.publish(pool_, hasher_, sequence.tokens, sequence.num_computed);
+  }
+}
+
 void Scheduler::observe_step(double seconds) {
   std::int32_t num_decode_tokens = 0;
   std::int32_t num_prompt_tokens = 0;
   for (const Chunk& chunk : chunks_) {
     (chunk.num_tokens == 1 ? num_decode_tokens : num_prompt_tokens) += chunk.num_tokens;
+    num_decode_tokens += chunk.sequence->draft.size();
   }
   pacer_.observe(num_decode_tokens, num_prompt_tokens, seconds);
 }
@@ -245,10 +291,11 @@ bool Scheduler::reset_prefix_cache(bool force) {
 void Scheduler::preempt(Sequence& victim) {
   for (Chunk& chunk : chunks_) {
     if (chunk.sequence != &victim) continue;
-    token_budget_ += chunk.num_tokens;
+    token_budget_ += chunk.num_tokens + chunk.num_drafts;
     if (chunk.num_tokens > 1) prefill_budget_ += chunk.num_tokens;
     prompt_row_budget_ += chunk.num_prompt_rows;
     chunk.num_tokens = 0;
+    chunk.num_drafts = 0;
   }
   std::erase(running_, &victim);
   victim.table.release(pool_);

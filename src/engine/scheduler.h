@@ -16,11 +16,13 @@
 
 namespace winnow {
 
-/// One sequence's part of a step: its tokens [num_computed, num_computed + num_tokens).
+/// One sequence's part of a step: its tokens [num_computed, num_computed + num_tokens), and drafts
+/// after them.
 struct Chunk {
   Sequence* sequence = nullptr;
   std::int32_t num_tokens = 0;
   std::int32_t num_prompt_rows = 0;  // rows of logits for prompt log-probabilities
+  std::int32_t num_drafts = 0;       // room for so many: blocks, tokens and rows of this step
   bool is_sampled = false;           // ends at the last known token: its logits give the next
 
   std::int32_t end() const { return sequence->num_computed + num_tokens; }
@@ -49,6 +51,8 @@ class Scheduler {
 
   /// The chunk's tokens are in the cache now: full blocks become shareable.
   void commit(const Chunk& chunk);
+  /// A draft of the step has become the last of the sequence's tokens: it is in the cache, too.
+  void commit_draft(Sequence& sequence);
 
   /// How long the last plan took, for --target-itl-ms.
   void observe_step(double seconds);
@@ -78,6 +82,8 @@ class Scheduler {
  private:
   void plan_running(bool is_decode_pass);
   bool plan_one(Sequence& sequence);
+  void plan_drafts();
+  std::int32_t draft_limit(const Sequence& sequence) const;
   void admit_waiting();
   bool admit(Sequence& sequence);
   bool has_seat_for(const Sequence& sequence);

@@ -12,12 +12,30 @@
 #include "engine/request.h"
 #include "engine/sample/sample_rules.h"
 #include "engine/sample/sampler.h"
+#include "engine/speculate/verify.h"
 
 namespace winnow {
 
 struct RequestState;
 
 enum class SequencePhase { kWaiting, kRunning, kEnded };
+
+/// What a sequence was proposed for this step, and what came of it.
+struct DraftBlock {
+  std::vector<TokenId> tokens;
+  std::vector<DraftDistribution> distributions;  // one per token; none: all one-hot
+  std::vector<DraftWeights> weights;             // what they view; kept for its memory
+  Verified verified;                             // once the step has run, if there are tokens
+
+  void clear() {
+    tokens.clear();
+    distributions.clear();
+    verified.tokens.clear();
+    verified.num_accepted = 0;
+  }
+  std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
+  std::int32_t num_accepted() const { return verified.num_accepted; }
+};
 
 struct Sequence {
   RequestState* request = nullptr;
@@ -30,6 +48,7 @@ struct Sequence {
   std::int32_t num_ever_computed =
       0;  // the most num_computed has been: computing them is repetition
   BlockTable table;
+  DraftBlock draft;  // stands after `tokens`, and is part of none of the counts here
 
   std::int32_t admission_cost = 0;  // uncached prompt tokens, for fairness; 0: not looked up yet
 

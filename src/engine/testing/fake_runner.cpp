@@ -47,6 +47,7 @@ void FakeRunner::run(const Batch& batch, std::span<float> logits) {
     }
     throw Error(ErrorCode::kInternal, "the device has lost its way");
   }
+  last_sequences_ = batch.sequences;
   for (const BatchSequence& sequence : batch.sequences) write(batch, sequence);
   std::size_t row = 0;
   for (const BatchSequence& sequence : batch.sequences) {
@@ -105,11 +106,82 @@ void FakeRunner::copy_block(BlockId from, BlockId to) {
   std::copy_n(begin(from), size, begin(to));
 }
 
-FakeRunner::Slot& FakeRunner::slot(const BatchSequence& sequence, std::int32_t position) {
+void FakeRunner::commit_context(std::span<const ContextSlice> slices) {
+  if (fails_to_commit) throw Error(ErrorCode::kInternal, "the drafter has lost its way");
+  WINNOW_ASSERT(slices.size() == last_sequences_.size(), "a slice for each sequence", slices.size(),
+                last_sequences_.size());
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const ContextSlice& slice = slices[i];
+    const BatchSequence& sequence = last_sequences_[i];
+    WINNOW_ASSERT(slice.first_row == sequence.first_token &&
+                      slice.first_position == sequence.first_position &&
+                      slice.num_tokens <= sequence.num_tokens,
+                  "slices are of the step", slice.first_row, sequence.first_token);
+    for (std::int32_t t = 0; t < sequence.num_tokens; ++t) {
+      Slot& written = slot(slice.block_table, slice.first_position + t);
+      if (t < slice.num_tokens) {
+        written.context = written.value;
+      } else {
+        written = {.key = 17, .value = 17, .position = -1};
+      }
+    }
+  }
+}
+
+void FakeRunner::draft(std::span<const DraftRequest> requests, std::int32_t length) {
+  if (fails_to_draft) throw Error(ErrorCode::kInternal, "the drafter has lost its way");
+  num_draft_tokens_ = length;
+  draft_logits_.resize(requests.size() * static_cast<std::size_t>(length) *
+                       static_cast<std::size_t>(vocab_size()));
+  drafts_.clear();
+  for (const DraftRequest& request : requests) {
+    Draft draft{.state = options_.weights, .position = request.position};
+    for (std::int32_t position = 0; position < request.position; ++position) {
+      const Slot& seen = slot(request.block_table, position);
+      num_blind_slots += seen.position != position || seen.context != seen.value ? 1 : 0;
+      draft.state = mix(draft.state ^ seen.key) + seen.value;
+      draft.history = seen.value;
+    }
+    drafts_.push_back(draft);
+  }
+}
+
+void FakeRunner::draft_step(std::int32_t slot, std::span<const TokenId> previous) {
+  const auto size = static_cast<std::size_t>(vocab_size());
+  for (std::size_t i = 0; i < drafts_.size(); ++i) {
+    Draft& draft = drafts_[i];
+    const Slot next = make_slot(previous[i], draft.position++, draft.history);
+    draft.state = mix(draft.state ^ next.key) + next.value;
+    draft.history = next.value;
+    const bool is_right =
+        mix(~draft.state) % 100 < static_cast<std::uint64_t>(options_.percent_right);
+    const std::size_t row =
+        i * static_cast<std::size_t>(num_draft_tokens_) + static_cast<std::size_t>(slot);
+    fill_row(is_right ? draft.state : ~draft.state,
+             std::span(draft_logits_).subspan(row * size, size));
+  }
+}
+
+FakeRunner::Slot FakeRunner::make_slot(TokenId token, std::int32_t position,
+                                       std::uint64_t history) const {
+  const auto id = static_cast<std::uint64_t>(token);
+  return {.key = mix(options_.weights ^ id << 32 ^ static_cast<std::uint64_t>(position)),
+          .value = mix(history ^ mix(id + options_.weights)),
+          .position = position};
+}
+
+void FakeRunner::fill_row(std::uint64_t state, std::span<float> row) const {
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto high = static_cast<float>(mix(state + i) >> 40);  // 24 bits: exact
+    row[i] = (high * 0x1p-24F - 0.5F) * options_.logit_range;
+  }
+}
+
+FakeRunner::Slot& FakeRunner::slot(std::span<const BlockId> block_table, std::int32_t position) {
   const auto entry = static_cast<std::size_t>(position / block_tokens());
-  WINNOW_ASSERT(entry < sequence.block_table.size(), "the block table covers every position",
-                position, sequence.block_table.size());
-  const BlockId block = sequence.block_table[entry];
+  WINNOW_ASSERT(entry < block_table.size(), "the block table covers every position", position,
+                block_table.size());
+  const BlockId block = block_table[entry];
   WINNOW_ASSERT(block.value >= 0 && block.value < num_blocks(), "blocks are of the pool",
                 block.value);
   return slots_[static_cast<std::size_t>(block.value) * static_cast<std::size_t>(block_tokens()) +
@@ -119,13 +191,10 @@ FakeRunner::Slot& FakeRunner::slot(const BatchSequence& sequence, std::int32_t p
 void FakeRunner::write(const Batch& batch, const BatchSequence& sequence) {
   for (std::int32_t i = 0; i < sequence.num_tokens; ++i) {
     const std::int32_t position = sequence.first_position + i;
-    const auto token = static_cast<std::uint64_t>(
-        batch.tokens[static_cast<std::size_t>(sequence.first_token) + static_cast<std::size_t>(i)]);
+    const TokenId token =
+        batch.tokens[static_cast<std::size_t>(sequence.first_token) + static_cast<std::size_t>(i)];
     const std::uint64_t history = position == 0 ? 0 : slot(sequence, position - 1).value;
-    slot(sequence, position) = {
-        .key = mix(options_.weights ^ token << 32 ^ static_cast<std::uint64_t>(position)),
-        .value = mix(history ^ mix(token + options_.weights)),
-        .position = position};
+    slot(sequence, position) = make_slot(token, position, history);
   }
 }
 
@@ -142,10 +211,7 @@ void FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence, 
     num_foreign_slots += seen.position == position ? 0 : 1;
     state = mix(state ^ seen.key) + seen.value;
   }
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const auto high = static_cast<float>(mix(state + i) >> 40);  // 24 bits: exact
-    row[i] = (high * 0x1p-24F - 0.5F) * options_.logit_range;
-  }
+  fill_row(state, row);
 }
 
 }  // namespace winnow::testing

@@ -18,6 +18,8 @@ struct FakeRunnerOptions {
   std::int32_t num_blocks = 64;
   std::uint64_t weights = 1;         // another value is another model
   float logit_range = 8.0F;          // logits lie in [-range / 2, range / 2)
+  std::int32_t max_drafts = 0;       // not 0: it drafts so many tokens
+  std::int32_t percent_right = 70;   // of drafts, those from the target's own logits
   std::int32_t num_token_masks = 0;  // not 0: it draws, and tells of no row that is not wanted
 };
 
@@ -36,6 +38,12 @@ class FakeRunner final : public ModelRunner {
   void run_and_draw(const Batch& batch, const StepOutputs& outputs) override;
   void copy_block(BlockId from, BlockId to) override;
   ThreadPool* compute_pool() override { return pool; }
+  std::int32_t max_draft_tokens() const override { return options_.max_drafts; }
+  /// Spoils the slots of what was not committed: nobody may read them again.
+  void commit_context(std::span<const ContextSlice> slices) override;
+  void draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) override;
+  void draft_step(std::int32_t slot, std::span<const TokenId> previous) override;
+  const float* draft_logits() override { return draft_logits_.data(); }
 
   ThreadPool* pool = nullptr;
 
@@ -54,6 +62,9 @@ class FakeRunner final : public ModelRunner {
   std::int64_t num_tokens = 0;
   std::int64_t num_foreign_slots = 0;  // read, but not written for that position: always a fault
   std::int32_t max_batch_tokens = 0;
+  std::int64_t num_blind_slots = 0;  // read by a draft, but their context was never committed
+  bool fails_to_draft = false;       // draft() throws
+  bool fails_to_commit = false;      // commit_context() throws
   std::int64_t num_draws = 0;
   std::int64_t num_masks_set = 0;
 
@@ -62,8 +73,19 @@ class FakeRunner final : public ModelRunner {
     std::uint64_t key = 0;
     std::uint64_t value = 0;  // of this and, through the block table, all earlier tokens
     std::int32_t position = -1;
+    std::uint64_t context = 0;  // the drafter's: `value` once committed
   };
-  Slot& slot(const BatchSequence& sequence, std::int32_t position);
+  /// A sequence as far as the draft in progress has come.
+  struct Draft {
+    std::uint64_t state = 0, history = 0;
+    std::int32_t position = 0;  // of the next token
+  };
+  Slot make_slot(TokenId token, std::int32_t position, std::uint64_t history) const;
+  void fill_row(std::uint64_t state, std::span<float> row) const;
+  Slot& slot(std::span<const BlockId> block_table, std::int32_t position);
+  Slot& slot(const BatchSequence& sequence, std::int32_t position) {
+    return slot(sequence.block_table, position);
+  }
   void write(const Batch& batch, const BatchSequence& sequence);
   void fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
                    std::span<float> row);
@@ -73,6 +95,10 @@ class FakeRunner final : public ModelRunner {
   std::vector<Slot> slots_;  // [num_blocks][block_tokens]
   std::vector<std::vector<std::uint32_t>> masks_;
   SampleScratch scratch_;
+  std::vector<BatchSequence> last_sequences_;  // of the last step
+  std::vector<Draft> drafts_;
+  std::int32_t num_draft_tokens_ = 0;
+  std::vector<float> draft_logits_;  // [requests][num_draft_tokens_][vocab_size]
 };
 
 }  // namespace winnow::testing

@@ -1,0 +1,99 @@
+#include "engine/draft_proposer.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "base/log.h"
+#include "engine/sample/row_kernels.h"
+
+namespace winnow {
+
+void DraftProposer::propose(std::span<const Chunk> chunks) {
+  for (const Chunk& chunk : chunks) chunk.sequence->draft.clear();
+  if (!is_active()) return;
+  try {
+    draft(chunks);
+  } catch (const std::exception& error) {
+    spdlog::error("drafting failed, the engine goes on without: {}", error.what());
+    has_failed_ = true;
+    for (const Chunk& chunk : chunks) chunk.sequence->draft.clear();
+  }
+}
+
+void DraftProposer::draft(std::span<const Chunk> chunks) {
+  drafting_.clear();
+  requests_.clear();
+  previous_.clear();
+  for (const Chunk& chunk : chunks) {
+    if (chunk.num_drafts == 0) continue;
+    const Sequence& sequence = *chunk.sequence;
+    drafting_.push_back(&chunk);
+    requests_.push_back({.anchor = sequence.tokens.back(),
+                         .position = sequence.num_tokens() - 1,
+                         .block_table = sequence.table.blocks()});
+    previous_.push_back(sequence.tokens.back());
+  }
+  if (drafting_.empty()) return;
+  is_open_.assign(drafting_.size(), 1);
+  runner_.draft(requests_, options_.num_drafts);
+  const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
+  const auto block = static_cast<std::size_t>(options_.num_drafts);
+  std::int32_t most = 0;
+  for (const Chunk* chunk : drafting_) most = std::max(most, chunk->num_drafts);
+  for (std::int32_t slot = 0; slot < most; ++slot) {
+    runner_.draft_step(slot, previous_);
+    const float* const logits = runner_.draft_logits();
+    for (std::size_t i = 0; i < drafting_.size(); ++i) {
+      if (is_open_[i] == 0 || slot >= drafting_[i]->num_drafts) continue;
+      Sequence& sequence = *drafting_[i]->sequence;
+      const std::size_t row = i * block + static_cast<std::size_t>(slot);
+      is_open_[i] = propose_slot(sequence, {logits + row * vocab_size, vocab_size}) ? 1 : 0;
+      if (is_open_[i] != 0) previous_[i] = sequence.draft.tokens.back();
+    }
+  }
+}
+
+/// False where the logits are of no use: the block ends before this slot.
+bool DraftProposer::propose_slot(Sequence& sequence, std::span<const float> logits) {
+  DraftBlock& draft = sequence.draft;
+  const SampleRules& rules = *sequence.request->rules;
+  if (options_.is_greedy_draft || rules.is_greedy()) {
+    const RowScan scan = row_kernels().scan(logits);
+    if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) return false;
+    draft.tokens.push_back(scan.argmax);
+    return true;
+  }
+  const std::size_t slot = draft.tokens.size();
+  if (draft.weights.size() <= slot) draft.weights.resize(slot + 1);
+  DraftWeights& weights = draft.weights[slot];
+  if (!fill_draft_weights(logits, {}, rules, weights)) return false;
+  const DrawKey anchor{.seed = rules.seed,
+                       .choice = static_cast<std::uint32_t>(sequence.choice),
+                       .position = static_cast<std::uint32_t>(sequence.num_tokens() - 1),
+                       .slot = static_cast<std::uint32_t>(slot)};
+  draft.distributions.push_back(weights.view());
+  draft.tokens.push_back(propose_token(draft.distributions.back(), anchor, options_.method));
+  return true;
+}
+
+void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> chunks) {
+  if (!is_active()) return;
+  slices_.clear();
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    const std::int32_t num_accepted = chunks[i].sequence->draft.num_accepted();
+    slices_.push_back({.first_row = sequence.first_token,
+                       .num_tokens = chunks[i].num_tokens + num_accepted,
+                       .first_position = sequence.first_position,
+                       .block_table = sequence.block_table});
+  }
+  try {
+    runner_.commit_context(slices_);
+  } catch (const std::exception& error) {
+    spdlog::error("the drafter's context failed, the engine goes on without: {}", error.what());
+    has_failed_ = true;
+  }
+}
+
+}  // namespace winnow
