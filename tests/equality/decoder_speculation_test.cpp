@@ -1,0 +1,110 @@
+// The decoder with its drafter behind the engine: the same bits as without, while the drafter's
+// context comes from whole prompts, chunks, the prefix cache and verified drafts.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "engine_workload.h"
+#include "model/minimax_drafter.h"
+#include "test_model.h"
+
+namespace winnow::testing {
+namespace {
+
+constexpr std::int32_t kMaxPrompt = 120, kMaxTokens = 24, kDrafts = 7;
+
+RandomCheckpoint with_drafter() {
+  RandomCheckpoint options;
+  options.drafter = RandomDrafter{};
+  return options;
+}
+
+class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
+ protected:
+  DecoderSpeculation() : model_(with_drafter()) {
+    const ModelConfig config = read_model_config(model_.folder());
+    const DrafterConfig drafter_config = read_drafter_config(model_.folder(), config);
+    DecoderOptions options{.max_num_batched_tokens = 256, .num_threads = 2};
+    options.captured_layers = drafter_config.target_layers;
+    options.drafter_cache = drafter_cache_shape(drafter_config, CacheDType::kFp8);
+    target_ = model_.load(GetParam(), options);
+    drafter_ = load_drafter(model_.folder(), config, decoder().shared_tables(), decoder().backend(),
+                            kMaxPrompt + kMaxTokens + kDrafts);
+    decoder().set_drafter(drafter_.drafter.get());
+  }
+
+  Decoder& decoder() { return *target_.decoder; }
+
+  EngineOptions options(std::int32_t num_drafts, bool is_greedy_draft = true) {
+    EngineOptions options;
+    options.max_model_len = kMaxPrompt + kMaxTokens;
+    options.max_num_seqs = 16;
+    options.max_num_batched_tokens = 256;
+    options.stop_token_ids = {decoder().vocab_size() - 1};
+    options.speculation = {.num_drafts = num_drafts,
+                           .method = AcceptMethod::kCoupled,
+                           .is_greedy_draft = is_greedy_draft};
+    validate_options(options, decoder());
+    return options;
+  }
+
+  TestModel model_;
+  LoadedModel target_;
+  LoadedDrafter drafter_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, DecoderSpeculation, ::testing::Values("scalar", "cpu"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(DecoderSpeculation, EqualsPlainDecoding) {
+  const Workload workload =
+      mixed_workload(41, 8, kMaxPrompt, kMaxTokens, model_.options().vocab_size);
+  Results plain;
+  {
+    allocate_pool(decoder(), 200, PoolState::kPoisoned);
+    const EngineOptions without = options(0);
+    EngineCore core(without, decoder(), nullptr);
+    plain = run_together(workload, core);
+  }
+  for (const std::int32_t num_drafts : {1, 4, kDrafts}) {
+    for (const std::int32_t num_blocks : {200, 12}) {
+      allocate_pool(decoder(), num_blocks, PoolState::kPoisoned);
+      EngineOptions with = options(num_drafts, /*is_greedy_draft=*/num_drafts == 4);
+      with.max_num_batched_tokens = num_blocks == 12 ? 50 : 256;
+      EngineCore core(with, decoder(), nullptr);
+      for (int round = 0; round < 2; ++round) {  // the second from the prefix cache
+        expect_equal(plain, run_together(workload, core),
+                     fmt::format("{} drafts, {} blocks", num_drafts, num_blocks));
+      }
+      EXPECT_GT(core.stats().draft_tokens, core.stats().accepted_tokens);
+      EXPECT_GT(core.stats().accepted_tokens, 0);
+    }
+  }
+}
+
+// Context in the cache makes no difference to what is drafted, however it came there: the same
+// request is accepted as often after a prefix hit.
+TEST_P(DecoderSpeculation, APrefixHitIsDraftedForAsWell) {
+  Workload one;
+  one.requests.resize(1);
+  one.requests[0].prompt = make_prompt(9, 100, 0, model_.options().vocab_size - 4);
+  one.requests[0].sampling.max_tokens = kMaxTokens;
+  one.requests[0].sampling.ignore_eos = true;
+  one.requests[0].sampling.seed = 1;
+  allocate_pool(decoder(), 40, PoolState::kPoisoned);
+  const EngineOptions with = options(kDrafts, /*is_greedy_draft=*/false);
+  EngineCore core(with, decoder(), nullptr);
+  const Results first = run_together(one, core);
+  const EngineStats before = core.stats();
+  EXPECT_GT(before.accepted_tokens, 0);
+  expect_equal(first, run_together(one, core), "after a hit");
+  const EngineStats after = core.stats();
+  EXPECT_GT(after.prefix_hits, before.prefix_hits);
+  EXPECT_EQ(after.draft_tokens, 2 * before.draft_tokens);
+  EXPECT_EQ(after.accepted_tokens, 2 * before.accepted_tokens);
+}
+
+}  // namespace
+}  // namespace winnow::testing
