@@ -11,7 +11,7 @@ namespace winnow {
 
 void DraftProposer::propose(std::span<const Chunk> chunks) {
   for (const Chunk& chunk : chunks) chunk.sequence->draft.clear();
-  if (!is_active()) return;
+  if (max_drafts() == 0) return;
   try {
     draft(chunks);
   } catch (const std::exception& error) {
@@ -78,7 +78,7 @@ bool DraftProposer::propose_slot(Sequence& sequence, std::span<const float> logi
 }
 
 void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> chunks) {
-  if (!is_active()) return;
+  if (max_drafts() == 0) return;
   slices_.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];

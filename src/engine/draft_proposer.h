@@ -18,7 +18,8 @@ class DraftProposer {
   DraftProposer(const SpeculationOptions& options, ModelRunner& runner)
       : options_(options), runner_(runner) {}
 
-  bool is_active() const { return options_.num_drafts > 0 && !has_failed_; }
+  /// Of one sequence in this step; 0 when off or given up.
+  std::int32_t max_drafts() const { return has_failed_ ? 0 : options_.num_drafts; }
 
   /// Fills Sequence::draft of every chunk: at most Chunk::num_drafts tokens, none where there is no
   /// room or no usable logits. The block is always drafted whole, so that what a sequence is

@@ -94,7 +94,7 @@ void EngineCore::step() {
   expire_deadlines();
   if (requests_.empty()) return;
   const Clock::time_point begin = Clock::now();
-  const std::span<const Chunk> chunks = scheduler_.plan();
+  const std::span<const Chunk> chunks = scheduler_.plan(proposer_.max_drafts());
   note_first_admissions(chunks);
   proposer_.propose(chunks);
   batch_.build(chunks);

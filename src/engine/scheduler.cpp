@@ -45,14 +45,14 @@ void Scheduler::remove(Sequence& sequence) {
   sequence.phase = SequencePhase::kEnded;
 }
 
-std::span<const Chunk> Scheduler::plan() {
+std::span<const Chunk> Scheduler::plan(std::int32_t max_drafts) {
   chunks_.clear();
   token_budget_ = options_.max_num_batched_tokens;
   prompt_row_budget_ = max_prompt_rows_;
   has_preempted_ = false;
   prefill_budget_ = token_budget_;
   plan_running(/*is_decode_pass=*/true);
-  if (options_.speculation.num_drafts > 0) plan_drafts();
+  if (max_drafts > 0) plan_drafts(max_drafts);
   if (!chunks_.empty()) prefill_budget_ = std::min(prefill_budget_, pacer_.limit());
   plan_running(/*is_decode_pass=*/false);
   // Who was just preempted for lack of blocks would only come back to be preempted again.
@@ -91,7 +91,7 @@ bool Scheduler::plan_one(Sequence& sequence) {
 }
 
 /// From what the decodes left: drafts never cost anybody a block or a seat in the step.
-void Scheduler::plan_drafts() {
+void Scheduler::plan_drafts(std::int32_t max_drafts) {
   const bool has_prefill =
       !waiting_.empty() ||
       std::ranges::any_of(running_, [](const Sequence* s) { return s->num_missing() > 1; });
@@ -99,7 +99,7 @@ void Scheduler::plan_drafts() {
   for (Chunk& chunk : chunks_) {
     if (chunk.num_tokens == 0) continue;
     Sequence& sequence = *chunk.sequence;
-    std::int32_t num_drafts = std::min(draft_limit(sequence), budget);
+    std::int32_t num_drafts = std::min({draft_limit(sequence), max_drafts, budget});
     // New blocks only while every running sequence could still have one.
     const std::int32_t covered = sequence.table.num_blocks() * pool_.block_tokens() - chunk.end();
     const std::int32_t spare = std::max(pool_.num_free() - num_running() - watermark_, 0);
@@ -121,7 +121,7 @@ std::int32_t Scheduler::draft_limit(const Sequence& sequence) const {
   if (!request.has_sampled || sequence.num_missing() != 1) return 0;
   const std::int32_t left = request.request.sampling.max_tokens - sequence.num_output();
   const std::int32_t context_left = options_.max_model_len - sequence.num_tokens();
-  return std::min({options_.speculation.num_drafts, left - 1, context_left - 1});
+  return std::min(left, context_left) - 1;
 }
 
 void Scheduler::admit_waiting() {

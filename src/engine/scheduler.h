@@ -46,8 +46,9 @@ class Scheduler {
   void remove(Sequence& sequence);
 
   /// The next step's chunks, with blocks allocated for all of their tokens. Decodes first, then
-  /// prefills that have begun, then waiting sequences. Valid until the next call of any method.
-  std::span<const Chunk> plan();
+  /// prefills that have begun, then waiting sequences. Decodes get room for up to `max_drafts`
+  /// tokens more. Valid until the next call of any method.
+  std::span<const Chunk> plan(std::int32_t max_drafts);
 
   /// The chunk's tokens are in the cache now: full blocks become shareable.
   void commit(const Chunk& chunk);
@@ -82,7 +83,7 @@ class Scheduler {
  private:
   void plan_running(bool is_decode_pass);
   bool plan_one(Sequence& sequence);
-  void plan_drafts();
+  void plan_drafts(std::int32_t max_drafts);
   std::int32_t draft_limit(const Sequence& sequence) const;
   void admit_waiting();
   bool admit(Sequence& sequence);
