@@ -32,6 +32,7 @@ struct Conditions {
   std::int32_t num_blocks, block_tokens, max_num_seqs, budget, num_requests;
   bool has_cache, has_failures;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  std::int32_t num_drafts = 0;
 };
 
 EngineOptions options_of(const Conditions& c) {
@@ -44,6 +45,7 @@ EngineOptions options_of(const Conditions& c) {
   options.long_prefill_token_threshold = c.seed % 3 == 0 ? c.budget / 2 + 1 : 0;
   options.fair_admission = c.seed % 2 == 0;
   options.stop_token_ids = {kEos};
+  options.speculation = {.num_drafts = c.num_drafts, .method = AcceptMethod::kCoupled};
   return options;
 }
 
@@ -85,6 +87,7 @@ std::shared_ptr<Collected> run_alone(const GenerationRequest& request, const Con
       {.vocab_size = kVocab, .block_tokens = c.block_tokens, .num_blocks = c.num_blocks * 8});
   EngineOptions options = options_of(c);
   options.enable_prefix_caching = false;
+  options.speculation = {};
   EngineCore core(options, runner, nullptr);
   auto collected = std::make_shared<Collected>();
   GenerationRequest copy = request;
@@ -131,9 +134,11 @@ class EngineSoak : public ::testing::TestWithParam<Conditions> {};
 TEST_P(EngineSoak, NothingIsLostAndUndisturbedRequestsSayWhatTheySayAlone) {
   const Conditions c = GetParam();
   std::mt19937_64 random(c.seed);
-  FakeRunner runner(
-      {.vocab_size = kVocab, .block_tokens = c.block_tokens, .num_blocks = c.num_blocks});
-  runner.failing_token = kFails;
+  FakeRunner runner({.vocab_size = kVocab,
+                     .block_tokens = c.block_tokens,
+                     .num_blocks = c.num_blocks,
+                     .max_drafts = c.num_drafts});
+  if (c.num_drafts == 0) runner.failing_token = kFails;  // a draft of it would fail, too
   runner.nan_token = kNaN;
   EngineCore core(options_of(c), runner, nullptr);
   std::vector<GenerationRequest> requests;
@@ -164,6 +169,8 @@ TEST_P(EngineSoak, NothingIsLostAndUndisturbedRequestsSayWhatTheySayAlone) {
   }
   core.check_integrity();
   EXPECT_EQ(runner.num_foreign_slots, 0);
+  EXPECT_EQ(runner.num_blind_slots, 0);
+  EXPECT_EQ(core.stats().accepted_tokens > 0, c.num_drafts > 0);
   expect_counters_add_up(core.stats(), outputs);
   std::int64_t num_compared = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -193,6 +200,8 @@ std::vector<Conditions> all_conditions() {
                          .has_cache = has_cache,
                          .has_failures = seed % 4 != 0,
                          .policy = policy});
+          all.push_back(Conditions(all.back()));
+          all.back().num_drafts = 5;
           ++seed;
         }
       }
@@ -203,7 +212,8 @@ std::vector<Conditions> all_conditions() {
 
 INSTANTIATE_TEST_SUITE_P(Random, EngineSoak, ::testing::ValuesIn(all_conditions()),
                          [](const auto& param_info) {
-                           return fmt::format("seed{}", param_info.param.seed);
+                           return fmt::format("seed{}{}", param_info.param.seed,
+                                              param_info.param.num_drafts > 0 ? "_drafts" : "");
                          });
 
 // The same through the mailbox: clients on their own threads that submit, cancel and hang up.
