@@ -11,6 +11,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/cuda/ptx_sm90.cuh"
+#include "ops/cuda/ring_place.cuh"
 #include "ops/linear/cuda_fast.h"
 #include "ops/linear/cuda_lane_chunk.cuh"
 
@@ -117,20 +118,6 @@ class WorkList {
   int end_run_;
 };
 
-/// Ring of stages as one side sees it.
-template <int kStages>
-struct RingPosition {
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1U;
-    }
-  }
-};
-
 template <typename C>
 struct Shared {
   std::uint32_t stages;
@@ -151,7 +138,7 @@ struct Shared {
 template <typename C>
 __device__ __forceinline__ void produce(const PrefillParams& p, const Shared<C>& shared) {
   ptx::griddepcontrol_wait();
-  RingPosition<C::kStages> ring;
+  RingPlace<C::kStages> ring;
   const int part_chunks = p.num_chunks / p.parts;
   WorkList work(p);
   WorkItem item;
@@ -163,10 +150,10 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const Shared<C>&
         p.packed +
         (std::int64_t{token_block} * p.num_chunks + item.first_part * part_chunks) * C::kStageBytes;
     for (int chunk = item.num_parts * part_chunks; chunk > 0; --chunk, from += C::kStageBytes) {
-      ptx::mbarrier_wait_parity(shared.empty + 8 * ring.stage, ring.parity ^ 1U);
-      const std::uint32_t full = shared.full + 8 * ring.stage;
+      ptx::mbarrier_wait_parity(shared.empty + 8 * ring.slot, ring.parity ^ 1U);
+      const std::uint32_t full = shared.full + 8 * ring.slot;
       ptx::mbarrier_arrive_expect_tx(full, C::kStageBytes);
-      ptx::cp_async_bulk(shared.stages + ring.stage * C::kStageBytes, from, C::kStageBytes, full);
+      ptx::cp_async_bulk(shared.stages + ring.slot * C::kStageBytes, from, C::kStageBytes, full);
       ring.advance();
     }
   }
@@ -285,7 +272,7 @@ __device__ __forceinline__ void consume(const PrefillParams& p, const Shared<C>&
   float4* const totals = shared.totals + consumer * 32 * C::kSums + threadIdx.x % 128;
   ptx::griddepcontrol_wait();
 
-  RingPosition<C::kStages> ring;
+  RingPlace<C::kStages> ring;
   int previous_stage = 0;
   const int part_chunks = p.num_chunks / p.parts;
   WorkList work(p);
@@ -313,9 +300,9 @@ __device__ __forceinline__ void consume(const PrefillParams& p, const Shared<C>&
       for (int chunk = 0; chunk < part_chunks; chunk += 2) {
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
-          ptx::mbarrier_wait_parity(shared.full + 8 * ring.stage, ring.parity);
+          ptx::mbarrier_wait_parity(shared.full + 8 * ring.slot, ring.parity);
           const std::uint64_t b =
-              ptx::swizzle128_descriptor(shared.stages + ring.stage * C::kStageBytes);
+              ptx::swizzle128_descriptor(shared.stages + ring.slot * C::kStageBytes);
           ptx::pin_registers(sums);
           ptx::wgmma_fence();
 #pragma unroll
@@ -325,7 +312,7 @@ __device__ __forceinline__ void consume(const PrefillParams& p, const Shared<C>&
           ptx::wgmma_wait_group<1>();
           raw[1 - odd].pin();
           if (lane == 0 && chunk + odd > 0) ptx::mbarrier_arrive(shared.empty + 8 * previous_stage);
-          previous_stage = ring.stage;
+          previous_stage = ring.slot;
           ring.advance();
 #pragma unroll
           for (int step = 0; step < 4; ++step) raw[1 - odd].fragment(step, a[1 - odd][step]);
