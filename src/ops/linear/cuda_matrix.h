@@ -158,6 +158,13 @@ struct MatrixPart {
   bool fits_bf16 = false;
 };
 
+/// Bytes from the start of `part` to that of the next: each starts on a multiple of 256.
+constexpr std::int64_t part_bytes(const MatrixPart& part) {
+  constexpr std::int64_t kAlignment = 256;
+  const std::int64_t bytes = part.num_tiles * part.num_chunks * chunk_bytes(part.scheme);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 class CudaMatrix final : public ops::PackedMatrix {
  public:
   CudaMatrix(std::int64_t rows, std::int64_t cols, std::vector<MatrixPart> parts,

@@ -21,7 +21,6 @@
 namespace winnow::cuda {
 namespace {
 
-constexpr std::int64_t kPartAlignment = 256;
 constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
 /// Two page-locked buffers of one thread: one is filled while the other is copied.
@@ -327,11 +326,6 @@ bool all_fit_bf16(const ops::MatrixSource& source) {
     if (highest != 0 && !fits_bf16(source.scheme, scale)) return false;
   }
   return true;
-}
-
-std::int64_t part_bytes(const MatrixPart& part) {
-  const std::int64_t bytes = part.num_tiles * part.num_chunks * chunk_bytes(part.scheme);
-  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 void upload(const ops::MatrixSource& source, const MatrixPart& part, std::byte* target,

@@ -49,12 +49,6 @@ __global__ void fill_chunks(std::uint32_t* data, std::int64_t num_words, std::in
   }
 }
 
-/// Rounded up, so that every part starts on a multiple of 256 bytes.
-std::int64_t part_bytes(const MatrixPart& part) {
-  const std::int64_t bytes = part.num_tiles * part.num_chunks * chunk_bytes(part.scheme);
-  return (bytes + 255) / 256 * 256;
-}
-
 }  // namespace
 
 std::unique_ptr<ops::PackedMatrix> make_random(Context& context,
