@@ -68,6 +68,4 @@ void Context::reserve_scratch(std::int64_t num_bytes) {
   scratch_ = std::make_unique<DeviceScratch>(memory_, num_bytes);
 }
 
-void Context::synchronize() { check(cudaStreamSynchronize(stream()), "waiting for the device"); }
-
 }  // namespace winnow::cuda

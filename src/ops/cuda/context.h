@@ -59,9 +59,6 @@ class Context {
   std::uint32_t* counters() const { return counters_.data(); }
   static constexpr std::int64_t kNumCounters = 65536;
 
-  /// Waits for everything submitted; throws Error{kInternal} with CUDA's message on a fault.
-  void synchronize();
-
  private:
   int device_ = 0;
   std::string name_;

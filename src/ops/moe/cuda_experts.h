@@ -42,17 +42,6 @@ class CudaExperts final : public ops::ExpertTable {
   std::int64_t width() const { return width_; }                // of every routed expert
   std::int64_t shared_width() const { return shared_width_; }  // 0: none
 
-  /// Whether all three matrices of every routed expert have `scheme`.
-  bool all_routed(QuantScheme scheme) const {
-    for (std::int64_t e = 0; e < num_experts(); ++e) {
-      const DeviceMlp& mlp = host_[static_cast<std::size_t>(e)];
-      if (mlp.gate.scheme != scheme || mlp.up.scheme != scheme || mlp.down.scheme != scheme) {
-        return false;
-      }
-    }
-    return true;
-  }
-
  private:
   std::vector<DeviceMlp> host_;
   ops::Array<DeviceMlp> device_;
