@@ -10,19 +10,6 @@
 namespace winnow::server::testing {
 namespace {
 
-constexpr const char* kChat = "/v1/chat/completions";
-
-/// A chat body with more members.
-std::string chat(const std::string& members = {}) {
-  return R"({"messages":[{"role":"user","content":"Hi"}])" +
-         (members.empty() ? "" : "," + members) + "}";
-}
-
-std::string error_param(const TestResponse& response) {
-  const Json error = Json::parse(response.body)["error"];
-  return error["param"].is_null() ? "" : error["param"].get<std::string>();
-}
-
 // I2: not-a-number parameters are a 400 that names the field, before anything is queued.
 TEST(Fields, NonFiniteNumbersAre400NamingTheField) {
   TestServer server;

@@ -14,7 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kChat = "/v1/chat/completions";
 constexpr const char* kHello = R"({"messages":[{"role":"user","content":"Hi"}]})";
 
 std::string chat_request(std::string_view body) {

@@ -228,4 +228,14 @@ std::vector<Json> parse_events(const std::string& body) {
   return out;
 }
 
+std::string chat(const std::string& members) {
+  return R"({"messages":[{"role":"user","content":"Hi"}])" +
+         (members.empty() ? "" : "," + members) + "}";
+}
+
+std::string error_param(const TestResponse& response) {
+  const Json error = Json::parse(response.body)["error"];
+  return error["param"].is_null() ? "" : error["param"].get<std::string>();
+}
+
 }  // namespace winnow::server::testing

@@ -79,4 +79,12 @@ void send_all(int socket, std::string_view bytes);
 /// The JSON of each `data:` event, "[DONE]" left out.
 std::vector<Json> parse_events(const std::string& body);
 
+inline constexpr const char* kChat = "/v1/chat/completions";
+
+/// A chat body with more members.
+std::string chat(const std::string& members = {});
+
+/// `param` of an error body, "" when it is null.
+std::string error_param(const TestResponse& response);
+
 }  // namespace winnow::server::testing
