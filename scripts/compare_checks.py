@@ -5,7 +5,9 @@ usage: compare_checks.py exact|near EXPECTED ACTUAL
 Both ran on the same checkpoint, prompt and cache dtype. With quantised caches neither is near the
 golden outputs, which were made without; but the CPU backends are the reference's bits, so a device
 with the same bits has the same errors to the last printed digit. `exact` wants that. `near` is for
-tensor cores: errors may exceed the CPU's by half and VALUE_SLACK, choices by half and CHOICE_SLACK.
+tensor cores, whose inputs are rounded to BF16: root mean squared errors may exceed the CPU's by half
+and VALUE_SLACK, choices by half and CHOICE_SLACK. The largest error says nothing there: where a
+near-tie chooses another expert, one token is far off.
 Prints one line; exits 1 when the reports differ by more.
 """
 
@@ -13,11 +15,10 @@ import pathlib
 import re
 import sys
 
-VALUE_SLACK = 0.02  # of the largest magnitude: a few BF16 or E4M3 roundings deep
-WEIGHT_SLACK = 0.10  # an expert's weight jumps where a near-tie chose another expert
-CHOICE_SLACK = 0.03
+VALUE_SLACK = 0.01  # of the root mean square: a few BF16 roundings deep, and a few flipped choices
+CHOICE_SLACK = 0.05  # random weights, so many near-ties; BF16 caches alone flip 0.02
 
-VALUE = re.compile(r"^(\S.*?) {2,}(\S+) +(\S+) {3}(?:ok|FAILED)$")
+VALUE = re.compile(r"^(\S.*?) {2,}(\S+ +\S+ +(\S+)) {3}(?:ok|FAILED)$")
 CHOICE = re.compile(r"^(\S.*?) {2,}(\d+) of (\d+) differ.* {3}(?:ok|FAILED)$")
 
 
@@ -30,8 +31,8 @@ def read(path: str) -> dict[str, tuple[float, float, str]]:
             slack = max(CHOICE_SLACK, 1 / max(total, 1))
             lines[name] = (different / max(total, 1), slack, f"{different} of {total} differ")
         elif match := VALUE.match(line):
-            slack = WEIGHT_SLACK if "weights" in match.group(1) else VALUE_SLACK
-            lines[match.group(1)] = (float(match.group(3)), slack, match.group(3))
+            error, shown = float(match.group(3)), " ".join(match.group(2).split())
+            lines[match.group(1)] = (error, VALUE_SLACK, shown)
     return lines
 
 
@@ -46,8 +47,7 @@ def main() -> int:
         if shown != reference_shown if mode == "exact" else not near:
             print(f"{name}: {shown}, CPU {reference_shown}")
             return 1
-    logits = "logits"
-    print(f"{len(actual)} lines, {logits} {actual[logits][2]}, CPU {expected[logits][2]}")
+    print(f"{len(actual)} lines, logits {actual['logits'][0]}, CPU {expected['logits'][0]} rms")
     return 0
 
 

@@ -158,18 +158,18 @@ CheckReport check_model(const std::filesystem::path& folder, const CheckOptions&
 
 std::string CheckReport::text() const {
   std::string out =
-      fmt::format("{}\n{:<24}{:>14}{:>14}   {}\n", title, "", "max error", "relative", "");
+      fmt::format("{}\n{:<24}{:>14}{:>14}{:>14}\n", title, "", "max error", "relative", "rms");
   for (const CheckLine& line : lines) {
     const char* const verdict = line.passed ? "ok" : "FAILED";
     if (line.is_choice) {
       const std::string ties =
           line.num_ties > 0 ? fmt::format(" ({} near ties)", line.num_ties) : "";
       out += fmt::format(
-          "{:<24}{:>28}   {}\n", line.what,
+          "{:<24}{:>42}   {}\n", line.what,
           fmt::format("{} of {} differ{}", line.num_different, line.num_compared, ties), verdict);
     } else {
-      out += fmt::format("{:<24}{:>14.3e}{:>14.3e}   {}\n", line.what, line.max_error,
-                         line.relative_error, verdict);
+      out += fmt::format("{:<24}{:>14.3e}{:>14.3e}{:>14.3e}   {}\n", line.what, line.max_error,
+                         line.relative_error, line.rms_error, verdict);
     }
   }
   out += fmt::format("{} in {:.2f} s\n", passed ? "passed" : "FAILED", seconds);

@@ -16,6 +16,8 @@ void ValueComparison::add(std::span<const float> ours, std::span<const float> re
     max_error_ =
         std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(max_error_, error);
     magnitude_ = std::max(magnitude_, std::abs(double{reference[i]}));
+    squared_error_ += error * error;
+    squared_magnitude_ += double{reference[i]} * double{reference[i]};
   }
 }
 
@@ -24,6 +26,7 @@ CheckLine ValueComparison::line(std::string what, double tolerance) const {
   return {.what = std::move(what),
           .max_error = max_error_,
           .relative_error = relative,
+          .rms_error = squared_error_ == 0.0 ? 0.0 : std::sqrt(squared_error_ / squared_magnitude_),
           .passed = relative <= tolerance};
 }
 

@@ -18,6 +18,8 @@ class ValueComparison {
  private:
   double max_error_ = 0.0;
   double magnitude_ = 0.0;
+  double squared_error_ = 0.0;
+  double squared_magnitude_ = 0.0;
 };
 
 class ChoiceComparison {
