@@ -1,98 +1,30 @@
-// Sparse attention of decode and verification steps.
-//
-// Floor: 36,864 bytes (nvfp4) of K and V for each (token, KV head, block): 256 tokens with
-// independent selections are 302 MB, 71 us at 4.26 TB/s; one token is 1.2 MB, so only latency.
-//
-// A cluster of four CTAs serves one (token, KV head), each CTA a quarter of the list; the quarters
-// are merged through distributed shared memory, each CTA a quarter of the dims.
+// The launch of sparse decode attention (cuda_fast_decode.cuh).
 #include "ops/attention/cuda_fast_decode.h"
 
 #include <cooperative_groups.h>
 
-#include "ops/attention/cuda_fast_part.cuh"
+#include "ops/attention/cuda_fast_decode.cuh"
 #include "ops/cuda/check.h"
 #include "ops/cuda/launch.cuh"
 
 namespace winnow::cuda {
 namespace {
 
-constexpr int kQuarters = 4;
-
 template <CacheFormat F>
 __global__ __cluster_dims__(kQuarters, 1, 1)
     __launch_bounds__(kPartThreads,
                       3) void sm90_sparse_decode(const __grid_constant__ AttentionDecodeArgs args) {
-  namespace cg = cooperative_groups;
   extern __shared__ __align__(128) std::byte bytes[];
   auto& shared = *reinterpret_cast<PartShared<F>*>(bytes);
-  const ops::AttentionShape& shape = args.shape;
   const int kv_head = static_cast<int>(blockIdx.y);
   const int token = static_cast<int>(blockIdx.z);
   const int quarter = static_cast<int>(blockIdx.x);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t position = args.batch.positions[token];
-  const ops::SequenceSlice slice = args.batch.sequences[args.batch.sequence_of[token]];
-  const int heads = shape.num_heads / shape.num_kv_heads;
-  const std::int64_t first_head = std::int64_t{token} * shape.num_heads + kv_head * heads;
-  const float factor = softmax_factor(args.scale);
-
-  PartAttention<F> part(args.planes, kv_head, position, factor, shared);
-  if (slice.num_tokens > kAttentionDecodeTokens) return;
-  part.stage_queries(args.q + first_head * kFastDim, heads);
-  // The lists come from the launch before; that one began after the queries and pages were written.
-  ptx::griddepcontrol_wait();
-  const int entries = quarter_entries(shape.top_k_blocks);
-  const int entry = quarter * entries + lane;
-  std::int32_t block = -1;
-  if (lane < entries && entry < shape.top_k_blocks) {
-    block =
-        args.blocks[(std::int64_t{token} * shape.num_index_heads + kv_head) * shape.top_k_blocks +
-                    entry];
-  }
-  const std::int32_t row = block >= 0 ? slice.block_table[block] : 0;
-  const int count = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
-  if (count > 0) {
-    part.prefetch(row, count);
-    __syncthreads();
-    part.run(block, row, count);
-  } else if (threadIdx.x < kPartHeads) {
-    shared.maximum[threadIdx.x] = kNegativeInfinity;
-  }
-
+  if (!attend_quarter(args, shared, token, kv_head, quarter)) return;
   ptx::barrier_cluster_arrive();
   ptx::barrier_cluster_wait();
-  constexpr int kDims = kFastDim / kQuarters;
-  constexpr int kPieces = kPartHeads * kDims / 4;  // four dims of one head
-  static_assert(kPieces <= kPartThreads);
-  const int index = static_cast<int>(threadIdx.x);
-  const int head = index / (kDims / 4);
-  if (index < kPieces && head < heads) {
-    const int dim = quarter * kDims + index % (kDims / 4) * 4;
-    float maxima[kQuarters], sums[kQuarters];
-    float4 parts[kQuarters];
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) {
-      const PartShared<F>& other = *cg::this_cluster().map_shared_rank(&shared, i);
-      maxima[i] = other.maximum[head];
-      sums[i] = other.sum[head];
-      parts[i] = reinterpret_cast<const float4*>(other.values)[(head * kFastDim + dim) / 4];
-    }
-    MergedSoftmax merged;
-    float4 out{};
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) {
-      if (maxima[i] == kNegativeInfinity) continue;
-      float a, b;
-      merged.add(maxima[i], sums[i], factor, a, b);
-      out.x = __fmaf_rn(parts[i].x, b, __fmul_rn(out.x, a));
-      out.y = __fmaf_rn(parts[i].y, b, __fmul_rn(out.y, a));
-      out.z = __fmaf_rn(parts[i].z, b, __fmul_rn(out.z, a));
-      out.w = __fmaf_rn(parts[i].w, b, __fmul_rn(out.w, a));
-    }
-    const float normalizer = merged.normalizer();
-    *reinterpret_cast<float4*>(args.out + (first_head + head) * kFastDim + dim) =
-        float4{out.x * normalizer, out.y * normalizer, out.z * normalizer, out.w * normalizer};
-  }
+  merge_quarters<F>(args, token, kv_head, quarter, [&](int i) -> const PartShared<F>& {
+    return *cooperative_groups::this_cluster().map_shared_rank(&shared, i);
+  });
   // The others may still read this CTA's part; a thread that arrives has stored what it read.
   ptx::barrier_cluster_arrive_relaxed();
   ptx::barrier_cluster_wait();

@@ -1,381 +1,28 @@
-// The indexer for decode and verification steps: all query rows of a sequence against its index
-// keys, then the best blocks of each row.
-//
-// Floor: 72 bytes a key (nvfp4) once for up to 32 rows; 8 × 512K is 302 MB, 71 us at 4.26 TB/s.
-//
-// Keys are the M side of the tensor cores, query rows ("columns") the N side and stay in registers.
-// A persistent grid cuts all blocks of all sequences into equal ranges, found on the device from
-// the slices, so that a captured graph serves other lengths. Each warp owns whole blocks: a ring of
-// pages in shared memory that the copy engine fills, no barrier between warps, and the block's
-// maximum by shuffles. Scores (4 bytes for each row and 9,216 bytes read) go to scratch, from which
-// a second, overlapped launch selects with one CTA a row. Only blocks before every row's local
-// blocks are scored: all their keys are visible, and local blocks are kept whatever their score.
+// The launches of the decode indexer (cuda_fast_decode.cuh, then cuda_fast_select.cuh).
 #include "ops/index_topk/cuda_fast_decode.h"
 
 #include <algorithm>
 
-#include "ops/cuda/cache_fragments.cuh"
 #include "ops/cuda/check.h"
 #include "ops/cuda/launch.cuh"
-#include "ops/index_topk/cuda_fast_select.cuh"
+#include "ops/index_topk/cuda_fast_decode.cuh"
 
 namespace winnow::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kTileUnroll = 2;  // of MMAs in flight, 1 was 8 % slower
-constexpr int kThreads = 32 * kWarps;
-constexpr int kRangeBlocks = 256;  // at most in a range: a warp's rows fit its lanes
-constexpr int kTileKeys = 16;      // of one MMA
-constexpr int kPaddedBf16Row = 2 * kFastDim + 16;  // so that ldmatrix meets no bank conflict
-
-template <CacheFormat F>
-struct Stage {
-  static constexpr int kKeys = is_nvfp4(F) ? 64 : F == CacheFormat::kFp8 ? 32 : 16;
-  static constexpr int kRowBytes = F == CacheFormat::kBf16 ? kPaddedBf16Row : vector_bytes(F);
-  static constexpr int kScaleOffset = kKeys * kRowBytes;
-  static constexpr int kBytes = kScaleOffset + kKeys * vector_scale_bytes(F);
-  static constexpr int kCopied = kKeys * (vector_bytes(F) + vector_scale_bytes(F));
-  static constexpr int kPerBlock = kFastBlockTokens / kKeys;
-  static constexpr int kCount = 4;  // of a warp's ring
-};
-
 template <CacheFormat F, int kColumns>
-struct Shared {
-  alignas(128) std::byte stages[kWarps][Stage<F>::kCount][Stage<F>::kBytes];
-  uint2 table[256];
-  std::uint64_t full[kWarps][Stage<F>::kCount];  // mbarriers
-  // Queries as operands: of tile t, steps 2i and 2i + 1, lane.
-  uint4 queries[kColumns / 8][4][32];
-  float scores[kRangeBlocks][kColumns + 1];  // the odd row keeps its columns in different banks
-};
-
-/// Query rows of a sequence that are scored together.
-struct Item {
-  const std::int32_t* block_table = nullptr;  // from the first scored block on
-  std::int32_t first_token = 0;               // of the batch
-  std::int32_t first_position = 0;            // of that token
-  std::int32_t first_column = 0;              // row = first_token · heads + first_column
-  std::int32_t num_columns = 0;
-  std::int32_t num_blocks = 0;  // scored, from init_blocks on
-};
-
-template <int kColumns>
-__device__ Item load_item(const IndexDecodeProblem& problem, std::int32_t index) {
-  Item item;
-  if (index >= problem.num_items) return item;
-  const ops::AttentionShape& shape = problem.args.shape;
-  const ops::SequenceSlice& slice = problem.args.batch.sequences[index / problem.groups];
-  const std::int32_t num_tokens = slice.num_tokens;
-  if (num_tokens <= 0 || num_tokens > kIndexDecodeTokens) return item;
-  const std::int32_t first_column = index % problem.groups * kColumns;
-  const std::int32_t num_columns = min(kColumns, num_tokens * shape.num_index_heads - first_column);
-  if (num_columns <= 0) return item;
-  item.first_token = slice.first_token;
-  item.first_position = slice.first_position;
-  item.block_table = slice.block_table + shape.init_blocks;
-  item.first_column = first_column;
-  item.num_columns = num_columns;
-  const std::int32_t last_token = (first_column + num_columns - 1) / shape.num_index_heads;
-  item.num_blocks =
-      max(0, last_scored_block(shape, item.first_position + last_token) - shape.init_blocks + 1);
-  return item;
-}
-
-__device__ __forceinline__ std::int32_t inclusive_sum(std::int32_t value, int lane) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const std::int32_t lower = __shfl_up_sync(kAllLanes, value, step);
-    if (lane >= step) value += lower;
-  }
-  return value;
-}
-
-template <CacheFormat F, int kColumns>
-class RangeScorer {
- public:
-  __device__ RangeScorer(const IndexDecodeProblem& problem, Shared<F, kColumns>& shared)
-      : problem_(problem),
-        shared_(shared),
-        warp_(static_cast<int>(threadIdx.x) / 32),
-        lane_(static_cast<int>(threadIdx.x) % 32) {
-    if (lane_ == 0) {
-      for (int s = 0; s < S::kCount; ++s) ptx::mbarrier_init(barrier(s), 1);
-      ptx::fence_mbarrier_init();
-    }
-    __syncwarp();
-  }
-
-  /// Scores of blocks [first, first + count) of the item (counted from init_blocks) into scratch.
-  __device__ void score(const Item& item, std::int32_t first, std::int32_t count) {
-    const std::int32_t num_own = count > warp_ ? (count - warp_ - 1) / kWarps + 1 : 0;
-    std::int32_t row = 0;
-    if (lane_ < num_own) row = item.block_table[first + warp_ + lane_ * kWarps];
-    const std::int32_t num_stages = num_own * S::kPerBlock;
-#pragma unroll
-    for (int s = 0; s < S::kCount; ++s) {
-      if (s < num_stages) copy_stage(s, row);
-    }
-    stage_queries(item);
-    __syncthreads();
-    load_queries();
-#pragma unroll 1
-    for (std::int32_t own = 0; own < num_own; ++own) {
-      float best[kTiles][2];
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) best[t][0] = best[t][1] = kNegativeInfinity;
-#pragma unroll 1
-      for (int part = 0; part < S::kPerBlock; ++part) {
-        const std::int32_t index = own * S::kPerBlock + part;
-        const int slot = static_cast<int>(next_ % S::kCount);
-        ptx::mbarrier_wait_parity(barrier(slot), next_ / S::kCount & 1U);
-        score_stage(shared_.stages[warp_][slot], best);
-        ++next_;
-        __syncwarp();
-        if (index + S::kCount < num_stages) copy_stage_at(slot, index + S::kCount, row);
-      }
-      write_maxima(best, warp_ + own * kWarps);
-    }
-    __syncthreads();
-    float* const rows = problem_.scores + row_of(item) * problem_.row_stride + first;
-#pragma unroll 1
-    for (int column = warp_; column < item.num_columns; column += kWarps) {
-      float* const row = rows + std::int64_t{column} * problem_.row_stride;
-#pragma unroll 1
-      for (int block = lane_; block < count; block += 32)
-        row[block] = shared_.scores[block][column];
-    }
-    __syncthreads();
-  }
-
- private:
-  using S = Stage<F>;
-  static constexpr int kTiles = kColumns / 8;
-
-  __device__ std::uint32_t barrier(int slot) const {
-    return ptx::shared_address(&shared_.full[warp_][slot]);
-  }
-
-  __device__ void copy_stage(int index, std::int32_t rows) {
-    copy_stage_at(static_cast<int>((next_ + static_cast<std::uint32_t>(index)) % S::kCount), index,
-                  rows);
-  }
-
-  /// Part index % kPerBlock of the warp's block index / kPerBlock, whose row lane index / kPerBlock
-  /// holds.
-  __device__ void copy_stage_at(int slot, std::int32_t index, std::int32_t rows) {
-    const std::int32_t row = __shfl_sync(kAllLanes, rows, index / S::kPerBlock);
-    const int first_key = index % S::kPerBlock * S::kKeys;
-    const CachePlanes& planes = problem_.args.planes;
-    const std::byte* const base = planes.row(row);
-    const std::uint32_t stage = ptx::shared_address(shared_.stages[warp_][slot]);
-    if constexpr (F == CacheFormat::kBf16) {
-      if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(barrier(slot), S::kCopied);
-      __syncwarp();
-      if (lane_ < S::kKeys) {
-        ptx::cp_async_bulk(stage + static_cast<std::uint32_t>(lane_ * S::kRowBytes),
-                           base + planes.index_k.data(0, first_key + lane_), vector_bytes(F),
-                           barrier(slot));
-      }
-    } else if (lane_ == 0) {
-      ptx::mbarrier_arrive_expect_tx(barrier(slot), S::kCopied);
-      ptx::cp_async_bulk(stage, base + planes.index_k.data(0, first_key), S::kScaleOffset,
-                         barrier(slot));
-      if constexpr (is_nvfp4(F)) {
-        ptx::cp_async_bulk(stage + S::kScaleOffset, base + planes.index_k.scales(0, first_key),
-                           S::kKeys * vector_scale_bytes(F), barrier(slot));
-      }
-    }
-  }
-
-  __device__ std::int64_t row_of(const Item& item) const {
-    return std::int64_t{item.first_token} * problem_.args.shape.num_index_heads + item.first_column;
-  }
-
-  /// fp32 rows → operands in shared memory, 0 for columns that are not used.
-  __device__ void stage_queries(const Item& item) {
-    const float* const rows = problem_.args.index_q + row_of(item) * kFastDim;
-    auto* const pairs =
-        reinterpret_cast<uint2*>(&shared_.queries);  // [tile][step / 2][lane][step % 2]
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kTiles * 8 * 32; i += kThreads) {
-      const int lane = i / 2 % 32;
-      const int step = i / 64 % 4 * 2 + i % 2;
-      const int column = i / 256 * 8 + lane / 4;
-      float2 low{}, high{};
-      if (column < item.num_columns) {
-        const float* const row = rows + std::int64_t{column} * kFastDim;
-        low = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2));
-        high = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2 + 8));
-      }
-      pairs[i] = {pack_operands<F>(low.x, low.y), pack_operands<F>(high.x, high.y)};
-    }
-  }
-
-  __device__ void load_queries() {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint4 both = shared_.queries[t][i][lane_];
-        queries_[t][2 * i][0] = both.x;
-        queries_[t][2 * i][1] = both.y;
-        queries_[t][2 * i + 1][0] = both.z;
-        queries_[t][2 * i + 1][1] = both.w;
-      }
-    }
-  }
-
-  __device__ __forceinline__ void score_stage(const std::byte* stage, float (&best)[kTiles][2]) {
-#pragma unroll kTileUnroll
-    for (int first = 0; first < S::kKeys; first += kTileKeys) {
-      float sums[kTiles][4];
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] = 0.0F;
-      }
-      score_tile(stage, first, sums);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        best[t][0] = fmaxf(best[t][0], fmaxf(sums[t][0], sums[t][2]));
-        best[t][1] = fmaxf(best[t][1], fmaxf(sums[t][1], sums[t][3]));
-      }
-    }
-  }
-
-  __device__ __forceinline__ void score_tile(const std::byte* stage, int first,
-                                             float (&sums)[kTiles][4]) {
-    if constexpr (F == CacheFormat::kBf16) {
-      const std::uint32_t address =
-          ptx::shared_address(stage) +
-          static_cast<std::uint32_t>((first + lane_ % 16) * S::kRowBytes + lane_ / 16 * 16);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        std::uint32_t keys[4];
-        ptx::ldmatrix_x4(keys, address + static_cast<std::uint32_t>(j * 32));
-        multiply(keys, j, sums);
-      }
-    } else {
-      KeyFragment keys[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        load_key(stage, first + 8 * half + lane_ / 4, keys[half]);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const std::uint32_t a[4] = {keys[0].operands[j][0], keys[1].operands[j][0],
-                                    keys[0].operands[j][1], keys[1].operands[j][1]};
-        multiply(a, j, sums);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void load_key(const std::byte* stage, int key, KeyFragment& fragment) {
-    const int c = lane_ % 4;
-    const std::byte* const row = stage + key * S::kRowBytes;
-    if constexpr (F == CacheFormat::kFp8) {
-      const uint4* const quarter = reinterpret_cast<const uint4*>(row + 32 * c);
-      expand_fp8_key(quarter[0], quarter[1], fragment);
-    } else if constexpr (is_nvfp4(F)) {
-      const uint4 codes = *reinterpret_cast<const uint4*>(row + 16 * c);
-      const std::uint32_t scales = *reinterpret_cast<const std::uint16_t*>(
-          stage + S::kScaleOffset + key * vector_scale_bytes(F) + 2 * c);
-      expand_key<F>(codes, scales, shared_.table, fragment);
-    }
-  }
-
-  __device__ __forceinline__ void multiply(const std::uint32_t (&a)[4], int j,
-                                           float (&sums)[kTiles][4]) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) mma<F>(sums[t], a, queries_[t][j][0], queries_[t][j][1]);
-  }
-
-  /// The maxima over the eight lanes that hold a column: halves of the columns change sides, so
-  /// that with 32 columns each lane ends with one.
-  __device__ __forceinline__ void write_maxima(const float (&best)[kTiles][2], int block) {
-    float value[2 * kTiles];
-#pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) value[i] = best[i / 2][i % 2];
-    int first = 0;  // of the values that remain
-#pragma unroll
-    for (int step = 16, count = 2 * kTiles; step >= 4; step /= 2) {
-      if (count > 1) {
-        count /= 2;
-        const bool keeps_upper = (lane_ & step) != 0;
-        if (keeps_upper) first += count;
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-          const float sent = keeps_upper ? value[i] : value[i + count];
-          const float kept = keeps_upper ? value[i + count] : value[i];
-          value[i] = fmaxf(kept, __shfl_xor_sync(kAllLanes, sent, step));
-        }
-      } else {
-        value[0] = fmaxf(value[0], __shfl_xor_sync(kAllLanes, value[0], step));
-      }
-    }
-    const int column = first / 2 * 8 + lane_ % 4 * 2 + first % 2;
-    shared_.scores[block][column] = value[0];
-  }
-
-  const IndexDecodeProblem& problem_;
-  Shared<F, kColumns>& shared_;
-  int warp_;
-  int lane_;
-  std::uint32_t next_ = 0;  // stages consumed so far
-  std::uint32_t queries_[kTiles][8][2];
-};
-
-/// Range r of `ranges` equal ones of [0, units).
-__device__ __forceinline__ std::int32_t range_begin(std::int32_t units, std::int32_t ranges,
-                                                    std::int32_t range) {
-  return units / ranges * range + min(range, units % ranges);
-}
-
-template <CacheFormat F, int kColumns>
-__global__ __launch_bounds__(kThreads, 1) void sm90_index_decode(
+__global__ __launch_bounds__(kIndexThreads, 1) void sm90_index_decode(
     const __grid_constant__ IndexDecodeProblem problem) {
   extern __shared__ __align__(128) std::byte bytes[];
-  auto& shared = *reinterpret_cast<Shared<F, kColumns>*>(bytes);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   ptx::griddepcontrol_launch_dependents();
-  if constexpr (F == CacheFormat::kNvfp4E4m3) {
-    fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kThreads);
-  }
-  RangeScorer<F, kColumns> scorer(problem, shared);
+  score_index_ranges(problem, *reinterpret_cast<IndexShared<F, kColumns>*>(bytes),
+                     static_cast<std::int32_t>(blockIdx.x), static_cast<std::int32_t>(gridDim.x));
+}
 
-  std::int32_t units = 0;
-#pragma unroll 1
-  for (std::int32_t first = 0; first < problem.num_items; first += 32) {
-    units += load_item<kColumns>(problem, first + lane).num_blocks;
-  }
-  units = __reduce_add_sync(kAllLanes, units);
-  const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
-  const std::int32_t ranges = max(grid, (units + kRangeBlocks - 1) / kRangeBlocks);
-
-#pragma unroll 1
-  for (std::int32_t range = static_cast<std::int32_t>(blockIdx.x); range < ranges; range += grid) {
-    const std::int32_t begin = range_begin(units, ranges, range);
-    const std::int32_t end = range_begin(units, ranges, range + 1);
-    std::int32_t before = 0;
-#pragma unroll 1
-    for (std::int32_t first = 0; first < problem.num_items && before < end; first += 32) {
-      const std::int32_t blocks = load_item<kColumns>(problem, first + lane).num_blocks;
-      const std::int32_t sum = inclusive_sum(blocks, lane);
-      const std::int32_t first_unit = before + sum - blocks;
-      before += __shfl_sync(kAllLanes, sum, 31);
-      const bool overlaps = blocks > 0 && first_unit < end && first_unit + blocks > begin;
-      unsigned pending = __ballot_sync(kAllLanes, overlaps);
-#pragma unroll 1
-      while (pending != 0) {
-        const int source = __ffs(static_cast<int>(pending)) - 1;
-        pending &= pending - 1;
-        const Item item = load_item<kColumns>(problem, first + source);
-        const std::int32_t unit = __shfl_sync(kAllLanes, first_unit, source);
-        const std::int32_t from = max(begin - unit, 0);
-        scorer.score(item, from, min(end - unit, item.num_blocks) - from);
-      }
-    }
-  }
+__global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
+    const __grid_constant__ IndexDecodeProblem problem) {
+  __shared__ SelectShared shared;
+  select_index_row(problem, shared, static_cast<std::int32_t>(blockIdx.x));
 }
 
 int columns_of(const IndexDecodeArgs& args) {
@@ -396,13 +43,13 @@ std::int32_t row_stride_of(const IndexDecodeArgs& args) {
 
 template <CacheFormat F, int kColumns>
 void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
-  constexpr std::size_t kBytes = sizeof(Shared<F, kColumns>);
+  constexpr std::size_t kBytes = sizeof(IndexShared<F, kColumns>);
   static_assert(kBytes <= 227 * 1024);
   const auto kernel = sm90_index_decode<F, kColumns>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "cudaFuncSetAttribute");
-  kernel<<<problem.args.num_multiprocessors, kThreads, kBytes, stream>>>(problem);
+  kernel<<<problem.args.num_multiprocessors, kIndexThreads, kBytes, stream>>>(problem);
   check_launch("sm90_index_decode");
   const auto rows = problem.args.batch.num_tokens * problem.args.shape.num_index_heads;
   launch_overlapping(sm90_index_select,

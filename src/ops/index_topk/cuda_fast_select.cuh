@@ -85,19 +85,24 @@ __device__ inline std::int32_t last_scored_block(const ops::AttentionShape& shap
 inline constexpr int kSelectThreads = 128;
 inline constexpr int kSelectCandidates = 128;
 
-/// One CTA a row. The 16th largest of 32 lanes' maxima bounds the 16th best score from below, and
-/// about twenty blocks reach it, which are sorted; many equal scores only make the last step
-/// longer.
-static __global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
-    const __grid_constant__ IndexDecodeProblem problem) {
-  __shared__ std::uint32_t maxima[kSelectThreads];
-  __shared__ std::uint64_t candidates[kSelectCandidates];
-  __shared__ int num_candidates;
+struct SelectShared {
+  std::uint32_t maxima[kSelectThreads];
+  std::uint64_t candidates[kSelectCandidates];
+  int num_candidates;
+};
+
+/// One row by a CTA of kSelectThreads. The 16th largest of 32 lanes' maxima bounds the 16th best
+/// score from below, and about twenty blocks reach it, which are sorted; many equal scores only
+/// make the last step longer. Waits for the launch before.
+__device__ inline void select_index_row(const IndexDecodeProblem& problem, SelectShared& shared,
+                                        std::int32_t row) {
+  auto& maxima = shared.maxima;
+  auto& candidates = shared.candidates;
+  int& num_candidates = shared.num_candidates;
   const IndexDecodeArgs& args = problem.args;
   const ops::AttentionShape& shape = args.shape;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  const auto row = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t token = row / shape.num_index_heads;
   const std::int32_t last = args.batch.positions[token] / kFastBlockTokens;
   const std::int32_t num_tokens = args.batch.sequences[args.batch.sequence_of[token]].num_tokens;
