@@ -5,46 +5,24 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/cuda/ptx_sm90.cuh"
+#include "ops/linear/cuda_decode_pack.cuh"
 #include "ops/linear/cuda_fast.h"
 #include "ops/linear/cuda_fast_decode.cuh"
 
 namespace winnow::cuda {
 namespace linear_pack {
 
+using linear_decode::DecodePack;
+using linear_decode::kPackThreads;
 using linear_decode::kTileChunkBytes;
-using linear_decode::kTokenTile;
 using linear_decode::token_tiles;
 
 constexpr int kChunkRowBytes = 128;  // 64 bf16 of one token
 
-struct DecodePack {
-  const float* x;
-  uint4* packed;
-  std::int64_t x_stride;
-  int num_tokens;
-  int token_tiles;
-  int num_chunks;
-};
-
-/// One thread for each lane of each half of a chunk's B fragments: [chunk][token tile][half][lane].
-__global__ void __launch_bounds__(128) sm90_pack_decode_input(const DecodePack p) {
+__global__ void __launch_bounds__(kPackThreads) sm90_pack_decode_input(const DecodePack p) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const int index = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
-  const int lane = index % 32;
-  const int half = index / 32 % 2;
-  const int tile = index / 64 % p.token_tiles;
-  const int chunk = index / (64 * p.token_tiles);
-  if (chunk >= p.num_chunks) return;
-  const int token = tile * kTokenTile + lane / 4;
-  uint4 out{};
-  if (token < p.num_tokens) {
-    const float* const at =
-        p.x + token * p.x_stride + chunk * kChunkCols + half * 32 + lane % 4 * 2;
-    out = {ptx::cvt_rn_bf16x2(at[0], at[1]), ptx::cvt_rn_bf16x2(at[8], at[9]),
-           ptx::cvt_rn_bf16x2(at[16], at[17]), ptx::cvt_rn_bf16x2(at[24], at[25])};
-  }
-  p.packed[index] = out;
+  pack_decode_vectors(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 struct PrefillPack {
@@ -93,9 +71,10 @@ void pack_decode_input(CUstream_st* stream, const float* x, std::int64_t x_strid
                           .num_tokens = static_cast<int>(num_tokens),
                           .token_tiles = token_tiles(num_tokens),
                           .num_chunks = static_cast<int>(num_chunks)};
-  const auto blocks = static_cast<unsigned>((num_chunks * params.token_tiles * 64 + 127) / 128);
-  launch_overlapping(sm90_pack_decode_input, {.grid = dim3(blocks), .block = dim3(128)}, stream,
-                     params, "sm90_pack_decode_input");
+  const auto blocks = static_cast<unsigned>(
+      (num_chunks * params.token_tiles * 64 + kPackThreads - 1) / kPackThreads);
+  launch_overlapping(sm90_pack_decode_input, {.grid = dim3(blocks), .block = dim3(kPackThreads)},
+                     stream, params, "sm90_pack_decode_input");
 }
 
 std::int64_t packed_prefill_bytes(std::int64_t num_tokens, std::int64_t num_chunks,

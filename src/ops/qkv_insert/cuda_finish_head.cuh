@@ -128,4 +128,33 @@ struct HeadLanes {
   }
 };
 
+/// Tokens [first_token, first_token + num_tokens) of the batch; `projected` is
+/// [num_tokens][stack_heads][128].
+struct FinishRound {
+  FinishHeads heads;
+  const float* projected = nullptr;
+  std::int32_t first_token = 0;
+  std::int32_t num_tokens = 0;
+};
+
+inline constexpr int kHeadsOfBlock = 8;
+
+/// Block `block` of `num_blocks`, kHeadsOfBlock half-warps each: one half-warp a (token, head).
+__device__ __forceinline__ void finish_heads_of_block(const FinishRound& p, int block,
+                                                      int num_blocks) {
+  const auto stack = static_cast<std::uint32_t>(p.heads.stack_heads());
+  const std::uint32_t count = static_cast<std::uint32_t>(p.num_tokens) * stack;
+  HeadLanes head;
+  head.lane = static_cast<int>(threadIdx.x) % 16;
+  head.mask = 0xFFFFU << (threadIdx.x % 32 / 16 * 16);
+  for (std::uint32_t index = static_cast<std::uint32_t>(block) * kHeadsOfBlock + threadIdx.x / 16;
+       index < count; index += static_cast<std::uint32_t>(num_blocks) * kHeadsOfBlock) {
+    const float* const from = p.projected + std::int64_t{index} * kFinishDim + head.lane;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) head.v[k] = from[16 * k];
+    head.finish(p.heads, static_cast<std::int32_t>(index % stack),
+                p.first_token + static_cast<std::int32_t>(index / stack));
+  }
+}
+
 }  // namespace winnow::cuda

@@ -7,30 +7,9 @@
 namespace winnow::cuda {
 namespace {
 
-constexpr int kHeadsOfBlock = 8;
-
-struct FinishRound {
-  FinishHeads heads;
-  const float* projected = nullptr;
-  std::int32_t first_token = 0;
-  std::int32_t num_tokens = 0;
-};
-
-/// One half-warp a (token, head).
 __global__ void __launch_bounds__(16 * kHeadsOfBlock) sm90_finish_heads(const FinishRound p) {
   ptx::griddepcontrol_wait();
-  const std::int32_t stack = p.heads.stack_heads();
-  const std::int64_t index =
-      std::int64_t{blockIdx.x} * kHeadsOfBlock + static_cast<int>(threadIdx.x) / 16;
-  if (index >= std::int64_t{p.num_tokens} * stack) return;
-  HeadLanes head;
-  head.lane = static_cast<int>(threadIdx.x) % 16;
-  head.mask = 0xFFFFU << (threadIdx.x % 32 / 16 * 16);
-  const float* const from = p.projected + index * kFinishDim + head.lane;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) head.v[k] = from[16 * k];
-  head.finish(p.heads, static_cast<std::int32_t>(index % stack),
-              p.first_token + static_cast<std::int32_t>(index / stack));
+  finish_heads_of_block(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 }  // namespace
