@@ -13,7 +13,15 @@ constexpr int kStages = 3;
 constexpr int kStageBytes = 3456;                // a pair of tiles' chunks: 3 NVFP4 or 1 MXFP8 each
 constexpr int kSumFloats = kWarps * 2 * 32 * 4;  // of one column group
 constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-constexpr int kSharedBytes = kRingBytes + 2 * kSumFloats * 4 + 2 * kWarps * kStages * 8;
+
+/// What a block's compute threads tell each other.
+struct Board {
+  int complete_rows[2];
+  bool is_last;
+};
+
+constexpr int kSharedBytes =
+    kRingBytes + 2 * kSumFloats * 4 + 2 * kWarps * kStages * 8 + static_cast<int>(sizeof(Board));
 static_assert(kDecodeBlocksPerMultiprocessor * (kSharedBytes + 1024) <= 228 * 1024);
 static_assert(kComputeThreads == 128, "a thread for each element of two summed tiles");
 
@@ -23,7 +31,7 @@ __host__ __device__ constexpr int chunks_of_stage(QuantScheme scheme) {
 static_assert(2 * kPieceChunks * chunk_bytes(QuantScheme::kNvfp4) <= kStageBytes);
 static_assert(2 * chunk_bytes(QuantScheme::kMxfp8) <= kStageBytes);
 
-__device__ std::uint32_t load_acquire(const std::uint32_t* p) {
+__device__ inline std::uint32_t load_acquire(const std::uint32_t* p) {
   std::uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
@@ -31,7 +39,7 @@ __device__ std::uint32_t load_acquire(const std::uint32_t* p) {
 
 /// *p += 1 after everything that this thread, and by barriers others of its block, wrote before.
 /// Unlike a fence it leaves L1 as it is.
-__device__ std::uint32_t add_release(std::uint32_t* p) {
+__device__ inline std::uint32_t add_release(std::uint32_t* p) {
   std::uint32_t before;
   asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
   return before;
@@ -61,7 +69,10 @@ struct Run {
 /// The runs of one block, in order.
 class Runs {
  public:
-  __device__ void start(const Params& params) { start_phase(params, 0); }
+  __device__ void start(const Params& params, int block) {
+    block_ = block;
+    start_phase(params, 0);
+  }
 
   /// False when there are no more.
   __device__ bool next(const Params& params, Run& run) {
@@ -87,15 +98,15 @@ class Runs {
   /// tokens' columns are then the same ones in L1.
   __device__ void start_phase(const Params& params, int phase) {
     const int num_multiprocessors = params.num_blocks / kDecodeBlocksPerMultiprocessor;
-    const auto block = static_cast<int>(blockIdx.x);
-    const int rank =
-        block % num_multiprocessors * kDecodeBlocksPerMultiprocessor + block / num_multiprocessors;
+    const int rank = block_ % num_multiprocessors * kDecodeBlocksPerMultiprocessor +
+                     block_ / num_multiprocessors;
     const WorkPlace* const begins = params.work.begins + phase * (params.num_blocks + 1) + rank;
     phase_ = phase;
     place_ = begins[0];
     end_ = begins[1];
   }
 
+  int block_;
   int phase_;
   WorkPlace place_;
   WorkPlace end_;
@@ -105,9 +116,9 @@ class Runs {
 /// warp has one for each ring.
 class Fetcher {
  public:
-  __device__ void start(const Params& params, int segment) {
+  __device__ void start(const Params& params, int block, int segment) {
     segment_ = segment;
-    runs_.start(params);
+    runs_.start(params, block);
     next_run(params);
   }
 
@@ -211,12 +222,12 @@ struct Ring {
 };
 
 /// The loading warp: lane w fills warp w's ring. Lanes poll in turn, so none holds up another.
-__device__ inline void load_rings(const Params& params, std::byte* bytes) {
+__device__ inline void load_rings(const Params& params, std::byte* bytes, int block) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (lane >= kWarps) return;
   Ring ring(bytes, lane);
   Fetcher fetcher;
-  fetcher.start(params, lane);
+  fetcher.start(params, block, lane);
   while (!fetcher.done()) {
     if (!ring.is_empty()) continue;
     fetcher.fetch(params, ptx::shared_address(ring.stages + ring.slot * kStageBytes),
