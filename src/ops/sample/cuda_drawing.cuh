@@ -121,8 +121,8 @@ class Drawing {
   __device__ static std::uint64_t mass(float weight);
   template <bool kByMass>
   __device__ std::uint64_t search(std::uint64_t within, std::uint64_t need);
-  template <bool kByMass>
-  __device__ void fill_bins(std::uint64_t low, int shift, std::uint64_t within);
+  template <bool kByMass, typename BinOf>
+  __device__ void fill_bins(std::uint64_t within, BinOf bin_of);
   template <bool kByMass>
   __device__ void find_bin(std::uint64_t need);
   __device__ std::uint64_t share(std::uint64_t total) const;

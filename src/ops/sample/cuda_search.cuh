@@ -20,9 +20,9 @@ __device__ inline std::uint64_t Drawing::total_mass(std::uint64_t within) {
       .first;
 }
 
-/// Tokens, and their mass, of each interval [low + b · 2^shift, low + (b + 1) · 2^shift).
-template <bool kByMass>
-__device__ void Drawing::fill_bins(std::uint64_t low, int shift, std::uint64_t within) {
+/// Tokens, and their mass, of each bin: bin_of(distance, logit) of those within.
+template <bool kByMass, typename BinOf>
+__device__ void Drawing::fill_bins(std::uint64_t within, BinOf bin_of) {
   for (int b = static_cast<int>(threadIdx.x); b < kBins; b += kThreads) {
     shared_.count[b] = 0;
     if (kByMass) shared_.mass[b] = 0;
@@ -31,8 +31,9 @@ __device__ void Drawing::fill_bins(std::uint64_t low, int shift, std::uint64_t w
   for (int i = static_cast<int>(threadIdx.x); i < size_; i += kThreads) {
     const float x = shared_.logits[i];
     const std::uint64_t d = distance(x, i);
-    const std::uint64_t bin = (d - low) >> shift;  // huge for d < low
-    if (d > within || bin >= kBins) continue;
+    if (d > within) continue;
+    const std::uint64_t bin = bin_of(d, x);
+    if (bin >= kBins) continue;
     atomicAdd(&shared_.count[bin], 1U);
     if (kByMass) {
       const std::uint64_t m = mass(weight(x));
@@ -108,10 +109,40 @@ __device__ void Drawing::find_bin(std::uint64_t need) {
 template <bool kByMass>
 __device__ std::uint64_t Drawing::search(std::uint64_t within, std::uint64_t need) {
   constexpr int kBits = 32 + ops::kSampleIdBits;
-  int shift = max(0, min(kBits, 64 - __clzll(static_cast<long long>(within))) - kBinBits);
+  const auto shift_for = [](std::uint64_t last) {
+    return max(0, min(kBits, 64 - __clzll(static_cast<long long>(last))) - kBinBits);
+  };
   std::uint64_t low = 0;
+  if (kByMass) {
+    // Intervals of equal width in (max - logit) / T first: floats crowd the tokens into few bins.
+    // Masses end at 2^-40. Rounding never turns the order of two logits round.
+    const float scale = static_cast<float>(kBins) / 28.0F;
+    const auto bin_of = [&](std::uint64_t, float x) {
+      const float bin = (max_ - x) * draw_.inverse_temperature * scale;
+      return static_cast<std::uint64_t>(min(static_cast<int>(bin), kBins - 1));
+    };
+    fill_bins<kByMass>(within, bin_of);
+    find_bin<kByMass>(need);
+    need -= shared_.found.before;
+    Pair ends{0, 0};  // ~ of the nearest token of the bin, the farthest
+    for (int i = static_cast<int>(threadIdx.x); i < size_; i += kThreads) {
+      const float x = shared_.logits[i];
+      const std::uint64_t d = distance(x, i);
+      if (d > within || bin_of(d, x) != shared_.found.bin) continue;
+      ends = {~d > ends.first ? ~d : ends.first, d > ends.second ? d : ends.second};
+    }
+    const bool is_whole = shared_.found.is_whole != 0;
+    ends = agree(ends, [](const Pair& a, const Pair& b) {
+      return Pair{a.first > b.first ? a.first : b.first, a.second > b.second ? a.second : b.second};
+    });
+    low = ~ends.first;
+    within = ends.second;
+    if (is_whole) return within;
+  }
+  int shift = shift_for(within - low);
   while (true) {
-    fill_bins<kByMass>(low, shift, within);
+    // Huge for a distance below `low`.
+    fill_bins<kByMass>(within, [&](std::uint64_t d, float) { return (d - low) >> shift; });
     find_bin<kByMass>(need);
     low += shared_.found.bin << shift;
     need -= shared_.found.before;

@@ -38,13 +38,19 @@ __device__ inline bool Drawing::draw_listed(std::uint32_t& token) {
   if (has_top_k && draw_.top_k > kMostListedTopK) return false;
   if (threadIdx.x == 0) shared_.num_listed = 0;
   const std::uint64_t within = peak(has_top_k ? draw_.top_k : kListedTopP);
+  const std::uint64_t floats = within >> ops::kSampleIdBits;
+  const float lowest = floats > ordered(max_)
+                           ? -std::numeric_limits<float>::infinity()
+                           : unordered(ordered(max_) - static_cast<std::uint32_t>(floats));
   std::uint64_t row_mass = 0;
   std::uint64_t listed_mass = 0;
+#pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < size_; i += kThreads) {
     const float x = shared_.logits[i];
-    const std::uint64_t d = distance(x, i);
     const std::uint64_t m = has_top_k ? 0 : mass(weight(x));
     row_mass += m;
+    if (x < lowest) continue;  // nearly all
+    const std::uint64_t d = distance(x, i);
     if (d > within) continue;
     listed_mass += m;
     const std::uint32_t slot = atomicAdd(&shared_.num_listed, 1U);
