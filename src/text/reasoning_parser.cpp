@@ -3,20 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/minimax_markers.h"
+
 namespace winnow {
 namespace {
-
-constexpr std::string_view kOpener = "<mm:think>";
-constexpr std::string_view kCloser = "</mm:think>";
-constexpr std::string_view kToolCall = "]<]minimax[>[<tool_call>";
-
-/// Length of the longest suffix of `text` that is a proper prefix of `marker`.
-std::size_t held_suffix(std::string_view text, std::string_view marker) {
-  for (std::size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n) {
-    if (text.ends_with(marker.substr(0, n))) return n;
-  }
-  return 0;
-}
 
 /// Moves the first `n` bytes of `from` to the end of `to`.
 void move_front(std::string& from, std::size_t n, std::string& to) {
@@ -37,7 +27,7 @@ ReasoningParser::Piece ReasoningParser::add(std::string_view text) {
 ReasoningParser::Piece ReasoningParser::finish() { return parse(true); }
 
 bool ReasoningParser::pass_start(bool is_last) {
-  const std::string_view marker = state_ == State::kOpen ? kCloser : kOpener;
+  const std::string_view marker = state_ == State::kOpen ? kThinkCloser : kThinkOpener;
   if (!is_last && pending_.size() < marker.size() && marker.starts_with(pending_)) return false;
   if (pending_.starts_with(marker)) pending_.erase(0, marker.size());
   is_at_start_ = false;
@@ -45,30 +35,30 @@ bool ReasoningParser::pass_start(bool is_last) {
 }
 
 void ReasoningParser::parse_open(Piece& out, bool is_last) {
-  const std::size_t at = pending_.find(kOpener);
+  const std::size_t at = pending_.find(kThinkOpener);
   if (at != std::string::npos) {
     move_front(pending_, at, out.content);
-    pending_.erase(0, kOpener.size());
+    pending_.erase(0, kThinkOpener.size());
     state_ = State::kReasoning;
     return;
   }
-  const std::size_t held = is_last ? 0 : held_suffix(pending_, kOpener);
+  const std::size_t held = is_last ? 0 : held_suffix(pending_, kThinkOpener);
   move_front(pending_, pending_.size() - held, out.content);
 }
 
 void ReasoningParser::parse_reasoning(Piece& out, bool is_last) {
-  const std::size_t close = pending_.find(kCloser);
-  const std::size_t tool = tools_active_ ? pending_.find(kToolCall) : std::string::npos;
+  const std::size_t close = pending_.find(kThinkCloser);
+  const std::size_t tool = tools_active_ ? pending_.find(kToolBlock) : std::string::npos;
   if (close != std::string::npos || tool != std::string::npos) {
     move_front(pending_, std::min(close, tool), out.reasoning);
-    if (close < tool) pending_.erase(0, kCloser.size());
+    if (close < tool) pending_.erase(0, kThinkCloser.size());
     state_ = State::kContent;
     return;
   }
   std::size_t held = 0;
   if (!is_last) {
-    held = held_suffix(pending_, kCloser);
-    if (tools_active_) held = std::max(held, held_suffix(pending_, kToolCall));
+    held = held_suffix(pending_, kThinkCloser);
+    if (tools_active_) held = std::max(held, held_suffix(pending_, kToolBlock));
   }
   move_front(pending_, pending_.size() - held, out.reasoning);
 }
