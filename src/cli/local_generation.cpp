@@ -71,14 +71,7 @@ LocalResult generate_locally(const server::ServingModel& model, const Json& body
   request.sampling.bad_words = plan.bad_words;
   request.on_update = [inbox](OutputUpdate&& update) { inbox->push(0, std::move(update)); };
   request.on_done = [inbox](const RequestStats& stats) { inbox->done(0, stats); };
-  server::ChoiceOutput output(*model.tokenizer,
-                              {.stop = plan.fields.stop,
-                               .include_stop_string = plan.fields.include_stop_string,
-                               .skip_special_tokens = plan.fields.skip_special_tokens,
-                               .min_tokens = plan.fields.sampling.min_tokens,
-                               .reasoning = plan.fields.reasoning,
-                               .tools_active = plan.fields.tools_active},
-                              0);
+  server::ChoiceOutput output(*model.tokenizer, server::text_options(plan.fields), 0);
   const Engine::Submitted submitted = model.engine->submit(std::move(request));
   if (submitted.refusal != SubmitRefusal::kNone) {
     throw Error(ErrorCode::kUnavailable, "the engine does not take requests");

@@ -101,9 +101,11 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
                  "The text for --fingerprint-mode custom");
   set.add_string("reasoning-parser", flags.reasoning_parser,
                  "Splits thinking from the answer: minimax_m3 (default), none");
-  set.add_string("tool-call-parser", flags.tool_call_parser, "minimax_m3, none");
-  set.add_switch("enable-auto-tool-choice", flags.enable_auto_tool_choice,
-                 "Let the model decide on tool calls");
+  set.add_string("tool-call-parser", flags.tool_call_parser,
+                 "Takes tool calls out of the answer: minimax_m3 (default), none");
+  set.add_switch(
+      "enable-auto-tool-choice", flags.enable_auto_tool_choice,
+      "Accepted for compatibility; tools always may be called unless tool_choice is none");
 }
 
 std::vector<std::string> check_server_flags(const ServerFlags& flags) {
@@ -113,10 +115,6 @@ std::vector<std::string> check_server_flags(const ServerFlags& flags) {
   }
   if (!flags.tool_call_parser.empty()) {
     check_choice("--tool-call-parser", flags.tool_call_parser, kParsers);
-    if (flags.tool_call_parser != "none") {
-      notes.emplace_back(
-          "--tool-call-parser: this version does not parse calls; they stay in content");
-    }
   }
   if (flags.logprobs_mode.ends_with("logits")) {
     throw Error(ErrorCode::kUnsupported,
@@ -188,6 +186,7 @@ server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags
   policy.per_request_metrics = flags.enable_per_request_metrics;
   policy.response_role = flags.response_role;
   policy.split_reasoning = flags.reasoning_parser != "none";
+  policy.parse_tool_calls = flags.tool_call_parser != "none";
   policy.default_chat_template_kwargs = flags.default_chat_template_kwargs;
   policy.encode_request_text_as_plain = !flags.markers_in_messages;
   return policy;

@@ -144,6 +144,84 @@ TEST(Api, StopStringsInTheThinkingDoNotEndTheAnswer) {
   EXPECT_EQ(text, "three ");
 }
 
+const std::string kNs = "]<]minimax[>[";
+const std::string kTwoCalls = "Wait." + kNs + "<tool_call>\n" + kNs + "<invoke name=\"add\">" +
+                              kNs + "<a>2" + kNs + "</a>" + kNs + "</invoke>\n" + kNs +
+                              "<invoke name=\"add\">" + kNs + "<a>3" + kNs + "</a>" + kNs +
+                              "</invoke>\n" + kNs + "</tool_call>";
+constexpr const char* kAddTool =
+    R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object",
+    "properties":{"a":{"type":"integer"}}}}}])";
+
+TEST(Api, ToolCallsComeOutOfTheAnswer) {
+  TestServerOptions options;
+  options.answer = "<mm:think>sum</mm:think>" + kTwoCalls;
+  TestServer server(options);
+  const Json choice = Json::parse(server.post(kChat, chat(kAddTool)).body)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Wait.");
+  EXPECT_EQ(choice["message"]["reasoning"], "sum");
+  const Json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_EQ(calls[1]["type"], "function");
+  EXPECT_EQ(calls[1]["function"], (Json{{"name", "add"}, {"arguments", R"({"a":3})"}}));
+  EXPECT_TRUE(calls[0]["id"].get<std::string>().starts_with("call_"));
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+
+  Json streamed = Json::array();
+  std::string finish;
+  for (const Json& event :
+       parse_events(server.post(kChat, chat(std::string(kAddTool) + R"(,"stream":true)")).body)) {
+    const Json& part = event["choices"][0];
+    for (const Json& call : part["delta"].value("tool_calls", Json::array())) {
+      streamed.push_back(call);
+    }
+    if (part["finish_reason"].is_string()) finish = part["finish_reason"];
+  }
+  ASSERT_EQ(streamed.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(streamed[i]["index"], i);
+    EXPECT_EQ(streamed[i]["function"], calls[i]["function"]);
+  }
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST(Api, OneCallAtATimeEndsTheAnswer) {
+  TestServerOptions options;
+  options.answer = kTwoCalls;
+  TestServer server(options);
+  const std::string members = std::string(kAddTool) + R"(,"parallel_tool_calls":false)";
+  const Json body = Json::parse(server.post(kChat, chat(members)).body);
+  EXPECT_EQ(body["choices"][0]["message"]["tool_calls"].size(), 1U);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_LT(body["usage"]["completion_tokens"], static_cast<int>(kTwoCalls.size()));
+}
+
+TEST(Api, CallsNobodyAskedForStayText) {
+  TestServerOptions options;
+  options.answer = kTwoCalls;
+  TestServer server(options);
+  for (const std::string& members :
+       {std::string(R"("n":1)"), std::string(kAddTool) + R"(,"tool_choice":"none")"}) {
+    const Json choice = Json::parse(server.post(kChat, chat(members)).body)["choices"][0];
+    EXPECT_EQ(choice["message"]["content"], kTwoCalls);
+    EXPECT_FALSE(choice["message"].contains("tool_calls"));
+    EXPECT_EQ(choice["finish_reason"], "stop");
+  }
+}
+
+// A call cut off by the length is dropped, and the reason is the length.
+TEST(Api, ACallThatIsCutOffIsNoCall) {
+  TestServerOptions options;
+  options.answer = kTwoCalls;
+  TestServer server(options);
+  const std::string members = std::string(kAddTool) + R"(,"max_tokens":70)";
+  const Json choice = Json::parse(server.post(kChat, chat(members)).body)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "Wait.");
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+  EXPECT_EQ(choice["finish_reason"], "length");
+}
+
 TEST(Api, StopTokensAreReportedAsIds) {
   TestServer server;
   const Json body = Json::parse(server.post(kChat, chat(R"("stop_token_ids":[44])")).body);

@@ -22,11 +22,16 @@ std::string_view finish_reason_name(FinishReason reason) {
 
 ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& options,
                            std::int32_t choice)
-    : detokenizer_(tokenizer, {.skip_special_tokens = options.skip_special_tokens}),
+    : detokenizer_(tokenizer,
+                   {.skip_special_tokens = options.skip_special_tokens,
+                    .keep_format_markers = options.reasoning || options.tools != nullptr}),
       matcher_(options.stop, options.include_stop_string),
       options_(options),
       choice_(choice) {
-  if (options.reasoning) reasoning_parser_.emplace(*options.reasoning, options.tools_active);
+  if (options.reasoning) {
+    reasoning_parser_.emplace(*options.reasoning, options.tools != nullptr);
+  }
+  if (options.tools != nullptr) tool_parser_.emplace(*options.tools);
 }
 
 bool ChoiceOutput::is_thinking() const {
@@ -51,6 +56,10 @@ bool ChoiceOutput::add(OutputUpdate&& update) {
       finish_reason_ = FinishReason::kStop;
       return update.finish_reason == FinishReason::kNone;
     }
+    if (options_.ends_after_call && num_calls_ > 0) {
+      finish_reason_ = FinishReason::kStop;
+      return update.finish_reason == FinishReason::kNone;
+    }
   }
   if (update.stop_token) stop_reason_ = *update.stop_token;
   if (update.finish_reason != FinishReason::kNone) finish(update.finish_reason);
@@ -58,10 +67,24 @@ bool ChoiceOutput::add(OutputUpdate&& update) {
 }
 
 void ChoiceOutput::add_visible(std::string_view text) {
-  if (!reasoning_parser_) return add_text(text);
+  if (!reasoning_parser_) return add_answer(text);
   const ReasoningParser::Piece piece = reasoning_parser_->add(text);
   reasoning_ += piece.reasoning;
+  add_answer(piece.content);
+}
+
+void ChoiceOutput::add_answer(std::string_view text) {
+  if (!tool_parser_) return add_text(text);
+  take_calls(tool_parser_->add(text));
+}
+
+void ChoiceOutput::take_calls(ToolCallParser::Piece&& piece) {
   add_text(piece.content);
+  for (ToolCall& call : piece.calls) {
+    if (options_.ends_after_call && num_calls_ > 0) return;
+    calls_.push_back(std::move(call));
+    ++num_calls_;
+  }
 }
 
 void ChoiceOutput::add_text(std::string_view text) {
@@ -77,8 +100,9 @@ void ChoiceOutput::finish(FinishReason reason) {
   if (reasoning_parser_) {
     const ReasoningParser::Piece rest = reasoning_parser_->finish();
     reasoning_ += rest.reasoning;
-    add_text(rest.content);
+    add_answer(rest.content);
   }
+  if (tool_parser_) take_calls(tool_parser_->finish());
   if (matcher_.matched_index()) {
     stop_reason_ = options_.stop[*matcher_.matched_index()];
     reason = FinishReason::kStop;
@@ -90,7 +114,7 @@ void ChoiceOutput::finish(FinishReason reason) {
 
 bool ChoiceOutput::is_ready(std::int32_t interval) const {
   if (is_finished()) return true;
-  if (text_.empty() && reasoning_.empty()) return false;
+  if (text_.empty() && reasoning_.empty() && calls_.empty()) return false;
   return is_first_ || static_cast<std::int32_t>(tokens_.size()) >= interval;
 }
 
@@ -100,6 +124,7 @@ ChoiceDelta ChoiceOutput::take() {
   delta.choice = choice_;
   delta.reasoning = std::exchange(reasoning_, {});
   delta.text = std::exchange(text_, {});
+  delta.calls = std::exchange(calls_, {});
   delta.tokens = std::exchange(tokens_, {});
   delta.finish_reason = finish_reason_;
   delta.stop_reason = stop_reason_;

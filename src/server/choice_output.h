@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "text/detokenizer.h"
 #include "text/reasoning_parser.h"
 #include "text/stop_matcher.h"
+#include "text/tool_call_parser.h"
 
 namespace winnow::server {
 
@@ -22,6 +24,7 @@ struct ChoiceDelta {
   std::int32_t choice = 0;  // over all prompts of the request
   std::string reasoning;    // thinking, when it is split off
   std::string text;
+  std::vector<ToolCall> calls;
   std::vector<SampledToken> tokens;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
@@ -37,7 +40,9 @@ struct TextOptions {
   std::int32_t min_tokens = 0;  // stop strings are looked for in the text after these
   /// Where the reply begins when thinking is split off; stop strings then apply to the answer only.
   std::optional<ReasoningParser::State> reasoning;
-  bool tools_active = false;
+  /// Tools whose calls are taken out of the answer; null: calls stay in it.
+  std::shared_ptr<const ToolSchemas> tools = nullptr;
+  bool ends_after_call = false;
 };
 
 /// Used by one thread at a time.
@@ -63,21 +68,27 @@ class ChoiceOutput {
  private:
   /// Visible text as it comes out of the detokenizer, and the end of it.
   void add_visible(std::string_view text);
+  /// The answer, calls included, and the answer without them.
+  void add_answer(std::string_view text);
   void add_text(std::string_view text);
+  void take_calls(ToolCallParser::Piece&& piece);
   bool is_thinking() const;
   void finish(FinishReason reason);
 
   Detokenizer detokenizer_;
   std::optional<ReasoningParser> reasoning_parser_;
+  std::optional<ToolCallParser> tool_parser_;
   StopMatcher matcher_;
   TextOptions options_;
   std::int32_t choice_;
   std::int32_t num_tokens_ = 0;
   std::int32_t num_reasoning_tokens_ = 0;
+  std::int32_t num_calls_ = 0;
   bool is_first_ = true;
   FinishReason finish_reason_ = FinishReason::kNone;
   StopReason stop_reason_;
   std::string reasoning_;
+  std::vector<ToolCall> calls_;
   std::string text_;
   std::vector<SampledToken> tokens_;
 };

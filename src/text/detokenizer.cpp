@@ -1,5 +1,6 @@
 #include "text/detokenizer.h"
 
+#include "text/minimax_markers.h"
 #include "text/unicode.h"
 
 namespace winnow {
@@ -8,8 +9,10 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, DetokenizerOptions options)
     : tokenizer_(&tokenizer), options_(options) {}
 
 std::string_view Detokenizer::visible_bytes(TokenId id) const {
-  if (options_.skip_special_tokens && tokenizer_->is_special(id)) return {};
-  return tokenizer_->token_bytes(id);
+  const std::string_view bytes = tokenizer_->token_bytes(id);
+  const bool is_skipped = options_.skip_special_tokens && tokenizer_->is_special(id) &&
+                          !(options_.keep_format_markers && is_format_marker(bytes));
+  return is_skipped ? std::string_view() : bytes;
 }
 
 std::string Detokenizer::add(std::span<const TokenId> ids) {

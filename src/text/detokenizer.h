@@ -12,6 +12,8 @@ namespace winnow {
 
 struct DetokenizerOptions {
   bool skip_special_tokens = true;
+  /// Markers of thinking and tool calls stay, for a parser that reads them.
+  bool keep_format_markers = false;
 };
 
 /// One per sequence; used by one thread at a time. The tokenizer must outlive it.

@@ -11,7 +11,15 @@ namespace winnow {
 inline constexpr std::string_view kThinkOpener = "<mm:think>";
 inline constexpr std::string_view kThinkCloser = "</mm:think>";
 inline constexpr std::string_view kToolNamespace = "]<]minimax[>[";  // before every tag of a call
+inline constexpr std::string_view kToolBlockOpener = "<tool_call>";
+inline constexpr std::string_view kToolBlockCloser = "</tool_call>";
 inline constexpr std::string_view kToolBlock = "]<]minimax[>[<tool_call>";
+
+/// Whether a vocabulary entry is one of the markers.
+inline bool is_format_marker(std::string_view token) {
+  return token == kThinkOpener || token == kThinkCloser || token == kToolNamespace ||
+         token == kToolBlockOpener || token == kToolBlockCloser;
+}
 
 /// Length of the longest suffix of `text` that is a proper prefix of `marker`.
 inline std::size_t held_suffix(std::string_view text, std::string_view marker) {

@@ -8,8 +8,6 @@
 namespace winnow {
 namespace {
 
-constexpr std::string_view kBlockOpener = "<tool_call>";
-constexpr std::string_view kBlockCloser = "</tool_call>";
 constexpr std::string_view kCallOpener = "<invoke";
 constexpr std::string_view kCallCloser = "</invoke>";
 constexpr std::string_view kBlank = " \t\r\n";
@@ -138,14 +136,14 @@ bool ToolCallParser::take_text(Piece& out, bool is_last) {
     return false;
   }
   const std::string_view tag = std::string_view(pending_).substr(mark->tag);
-  if (tag.starts_with(kBlockOpener)) {
+  if (tag.starts_with(kToolBlockOpener)) {
     out.content.append(pending_, 0, mark->begin);
-    pending_.erase(0, mark->tag + kBlockOpener.size());
+    pending_.erase(0, mark->tag + kToolBlockOpener.size());
     state_ = State::kBlock;
     return false;
   }
   // A block may begin here, else the marker is text like any other.
-  const bool waits = !is_last && may_become(tag, kBlockOpener);
+  const bool waits = !is_last && may_become(tag, kToolBlockOpener);
   const std::size_t taken = waits ? mark->begin : mark->begin + kToolNamespace.size();
   out.content.append(pending_, 0, taken);
   pending_.erase(0, taken);
@@ -156,12 +154,12 @@ bool ToolCallParser::take_from_block(Piece& out) {
   const std::optional<Mark> mark = find_mark(pending_, 0);
   if (!mark) return false;
   const std::string_view tag = std::string_view(pending_).substr(mark->tag);
-  if (tag.starts_with(kBlockCloser)) {
+  if (tag.starts_with(kToolBlockCloser)) {
     state_ = State::kDone;
     return false;
   }
   if (tag.starts_with(kCallOpener)) return take_call(mark->begin, out);
-  if (may_become(tag, kBlockCloser) || may_become(tag, kCallOpener)) return false;
+  if (may_become(tag, kToolBlockCloser) || may_become(tag, kCallOpener)) return false;
   // A tag that belongs to no call: the model's text, up to the next marker.
   out.content.append(pending_, mark->begin, kToolNamespace.size());
   pending_.erase(0, mark->begin + kToolNamespace.size());

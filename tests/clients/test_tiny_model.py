@@ -13,7 +13,6 @@ import pytest
 from live_server import ROOT, Server
 
 MODEL = ROOT / "models" / "winnow-tiny"
-NS = "]<]minimax[>["
 FILLER = [
     "The river runs past the old mill and turns slowly towards the sea.",
     "Many people like to walk in the morning, when the air is still cool.",
@@ -76,22 +75,11 @@ def content_of(message):
 
 
 def call_of(message):
-    """(name, arguments) of the first call, parsed by the server or read from the raw text."""
-    if message.tool_calls:
-        function = message.tool_calls[0].function
-        return function.name, json.loads(function.arguments)
-    ns = re.escape(NS)
-    block = re.fullmatch(
-        rf'\s*{ns}<tool_call>\n{ns}<invoke name="(\w+)">(.*){ns}</invoke>\n{ns}</tool_call>\s*',
-        content_of(message),
-        re.S,
-    )
-    if not block:
+    """(name, arguments) of the first call."""
+    if not message.tool_calls:
         return None
-    pairs = re.findall(rf"{ns}<(\w+)>(.*?){ns}</\1>", block[2], re.S)
-    if "".join(f"{NS}<{key}>{value}{NS}</{key}>" for key, value in pairs) != block[2]:
-        return None
-    return block[1], dict(pairs)
+    function = message.tool_calls[0].function
+    return function.name, json.loads(function.arguments)
 
 
 def test_says_hello_in_english(ask):

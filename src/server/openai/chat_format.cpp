@@ -1,4 +1,6 @@
 // The chat-completion object and its chunks. Source: spec/serving.md 2.3, 2.4.
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "server/openai/logprobs_json.h"
@@ -7,6 +9,20 @@
 
 namespace winnow::server {
 namespace {
+
+/// `first_index`: deltas number the calls over the whole message.
+Json calls_json(const std::vector<ToolCall>& calls, std::optional<std::size_t> first_index) {
+  Json out = Json::array();
+  for (const ToolCall& call : calls) {
+    Json entry;
+    if (first_index) entry["index"] = *first_index + out.size();
+    entry["id"] = "call_" + random_hex().substr(0, 24);
+    entry["type"] = "function";
+    entry["function"] = Json{{"name", call.name}, {"arguments", call.arguments}};
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
 
 class ChatFormat final : public ReplyFormat {
  public:
@@ -29,11 +45,15 @@ class ChatFormat final : public ReplyFormat {
       entry["delta"]["reasoning_content"] = std::move(delta.reasoning);
     }
     if (!delta.text.empty()) entry["delta"]["content"] = std::move(delta.text);
+    if (!delta.calls.empty()) {
+      entry["delta"]["tool_calls"] = calls_json(delta.calls, choice.num_calls);
+      choice.num_calls += delta.calls.size();
+    }
     entry["logprobs"] = nullptr;
     if (header_.want_logprobs && !delta.tokens.empty()) {
       entry["logprobs"] = logprobs_of(delta.tokens);
     }
-    entry["finish_reason"] = finish_reason_json(delta.finish_reason);
+    entry["finish_reason"] = finish_reason_json(delta.finish_reason, choice.num_calls > 0);
     const bool is_last = delta.finish_reason != FinishReason::kNone;
     if (is_last) entry["stop_reason"] = stop_reason_json(delta.stop_reason);
     if (header_.return_token_ids) entry["token_ids"] = token_ids_json(delta.tokens);
@@ -51,6 +71,7 @@ class ChatFormat final : public ReplyFormat {
     Choice& choice = choices_[static_cast<std::size_t>(delta.choice)];
     choice.reasoning += delta.reasoning;
     choice.text += delta.text;
+    std::ranges::move(delta.calls, std::back_inserter(choice.calls));
     if (header_.want_logprobs) {
       for (Json& entry : chat_logprobs(*header_.tokenizer, delta.tokens, header_.tokens_as_ids)) {
         choice.logprobs.push_back(std::move(entry));
@@ -90,6 +111,8 @@ class ChatFormat final : public ReplyFormat {
     bool is_open = false;
     std::string reasoning;
     std::string text;
+    std::vector<ToolCall> calls;
+    std::size_t num_calls = 0;  // streamed
     Json logprobs = Json::array();
     Json token_ids = Json::array();
     FinishReason finish_reason = FinishReason::kNone;
@@ -134,9 +157,11 @@ class ChatFormat final : public ReplyFormat {
     message["role"] = header_.role;
     const std::string content = prompt_.echoed + choice.text;
     const bool has_reasoning = header_.include_reasoning && !choice.reasoning.empty();
-    message["content"] = content.empty() && !choice.reasoning.empty() ? Json() : Json(content);
+    const bool has_other = !choice.reasoning.empty() || !choice.calls.empty();
+    message["content"] = content.empty() && has_other ? Json() : Json(content);
     message["reasoning"] = has_reasoning ? Json(choice.reasoning) : Json();
     message["reasoning_content"] = message["reasoning"];
+    if (!choice.calls.empty()) message["tool_calls"] = calls_json(choice.calls, std::nullopt);
     message["refusal"] = nullptr;
     message["annotations"] = nullptr;
     message["audio"] = nullptr;
@@ -146,7 +171,7 @@ class ChatFormat final : public ReplyFormat {
     out["message"] = std::move(message);
     out["logprobs"] = nullptr;
     if (header_.want_logprobs) out["logprobs"] = Json{{"content", std::move(choice.logprobs)}};
-    out["finish_reason"] = finish_reason_json(choice.finish_reason);
+    out["finish_reason"] = finish_reason_json(choice.finish_reason, !choice.calls.empty());
     out["stop_reason"] = stop_reason_json(choice.stop_reason);
     out["token_ids"] = header_.return_token_ids ? std::move(choice.token_ids) : Json();
     return out;

@@ -57,21 +57,33 @@ void read_prompt_logprobs(Fields& fields, const RequestPolicy& policy, bool is_s
   sampling.prompt_logprobs = static_cast<std::int32_t>(*count);
 }
 
-void read_tool_choice(Fields& fields, bool has_tools) {
+/// Whether the model's calls are parsed.
+bool read_tool_choice(Fields& fields, bool has_tools) {
   const Json* choice = fields.find("tool_choice");
-  fields.boolean("parallel_tool_calls");  // calls are not parsed, so none is cut off
-  if (choice == nullptr) return;
+  if (choice == nullptr) return has_tools;
   const std::string mode = choice->is_string() ? choice->get<std::string>() : "";
-  if (mode == "none") return;
+  if (mode == "none") return false;
   if (!has_tools) fields.fail("tool_choice", "needs tools");
-  if (mode == "auto") return;
+  if (mode == "auto") return true;
   if (mode == "required" || choice->is_object()) {
     fields.fail("tool_choice",
-                "required and named choices need the tool parser, which this version does not "
+                "required and named choices need constrained decoding, which this version does not "
                 "have; use auto");
   }
   fields.fail("tool_choice",
               describe(*choice) + " is not none, auto, required or {\"type\":\"function\",…}");
+}
+
+void set_tools(Fields& fields, const RequestPolicy& policy, ChatRequest& out) {
+  const bool is_parsed = read_tool_choice(fields, !out.tools.is_null()) && policy.parse_tool_calls;
+  out.generation.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  if (!is_parsed) return;
+  auto schemas = std::make_shared<ToolSchemas>();
+  for (const Json& tool : out.tools) {
+    const Json& function = tool["function"];
+    (*schemas)[function["name"].get<std::string>()] = function.value("parameters", Json());
+  }
+  out.generation.tools = std::move(schemas);
 }
 
 void refuse_unserved_chat(Fields& fields) {
@@ -117,7 +129,6 @@ Json own_kwargs(Fields& fields, const RequestPolicy& policy) {
 void set_reasoning(Fields& fields, const RequestPolicy& policy, ChatRequest& out) {
   GenerationFields& generation = out.generation;
   generation.include_reasoning = fields.boolean("include_reasoning").value_or(true);
-  generation.tools_active = !out.tools.is_null();
   if (!policy.split_reasoning) {
     if (!generation.include_reasoning) {
       fields.fail("include_reasoning", "needs a server started with a --reasoning-parser");
@@ -183,10 +194,10 @@ ChatRequest read_chat_request(const Json& body, const RequestPolicy& policy,
   ChatRequest out;
   out.generation = read_generation_fields(fields, policy, defaults);
   read_chat_prompt(fields, policy, out);
+  set_tools(fields, policy, out);
   set_reasoning(fields, policy, out);
   read_logprobs(fields, policy, out.generation.sampling);
   read_prompt_logprobs(fields, policy, out.generation.stream, out.generation.sampling);
-  read_tool_choice(fields, !out.tools.is_null());
   refuse_structured_output(fields);
   refuse_unserved_chat(fields);
   out.echo = fields.boolean("echo").value_or(false);

@@ -235,6 +235,16 @@ GenerationFields read_generation_fields(Fields& fields, const RequestPolicy& pol
   return out;
 }
 
+TextOptions text_options(const GenerationFields& fields) {
+  return {.stop = fields.stop,
+          .include_stop_string = fields.include_stop_string,
+          .skip_special_tokens = fields.skip_special_tokens,
+          .min_tokens = fields.sampling.min_tokens,
+          .reasoning = fields.reasoning,
+          .tools = fields.tools,
+          .ends_after_call = !fields.parallel_tool_calls};
+}
+
 void refuse_structured_output(Fields& fields) {
   if (const Json* format = fields.object("response_format")) {
     Fields inner(*format, "response_format");

@@ -4,14 +4,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/sampling_params.h"
+#include "server/choice_output.h"
 #include "server/generation.h"
 #include "server/json_fields.h"
-#include "text/reasoning_parser.h"
 
 namespace winnow::server {
 
@@ -29,6 +30,7 @@ struct RequestPolicy {
   std::string response_role = "assistant";
   Json default_chat_template_kwargs = Json::object();
   bool split_reasoning = true;               // chat replies: thinking goes into its own field
+  bool parse_tool_calls = true;              // chat replies: calls go into tool_calls
   bool encode_request_text_as_plain = true;  // marker strings in messages stay ordinary text
 };
 
@@ -43,7 +45,8 @@ struct GenerationFields {
   bool skip_special_tokens = true;
   std::optional<ReasoningParser::State> reasoning;  // chat: where a reply begins; none: not split
   bool include_reasoning = true;
-  bool tools_active = false;
+  std::shared_ptr<const ToolSchemas> tools;  // chat: calls of these are parsed; null: none is
+  bool parallel_tool_calls = true;
 
   bool stream = false;
   bool include_usage = false;
@@ -70,6 +73,9 @@ struct GenerationFields {
 /// need no context are checked here, the rest by SamplingParams::validate.
 GenerationFields read_generation_fields(Fields& fields, const RequestPolicy& policy,
                                         const GenerationDefaults& defaults);
+
+/// How the replies to a request become text.
+TextOptions text_options(const GenerationFields& fields);
 
 /// Refuses response_format and structured-output fields other than plain text.
 void refuse_structured_output(Fields& fields);

@@ -113,15 +113,10 @@ class GenerationReply final : public PendingReply {
 
   void submit() {
     const SamplingParams& sampling = plan_.fields.sampling;
-    const TextOptions text_options{.stop = plan_.fields.stop,
-                                   .include_stop_string = plan_.fields.include_stop_string,
-                                   .skip_special_tokens = plan_.fields.skip_special_tokens,
-                                   .min_tokens = sampling.min_tokens,
-                                   .reasoning = plan_.fields.reasoning,
-                                   .tools_active = plan_.fields.tools_active};
+    const TextOptions options = text_options(plan_.fields);
     for (std::size_t p = 0; p < plan_.prompts.size(); ++p) {
       for (std::int32_t c = 0; c < sampling.n; ++c) {
-        choices_.emplace_back(*context_.model->tokenizer, text_options,
+        choices_.emplace_back(*context_.model->tokenizer, options,
                               static_cast<std::int32_t>(p) * sampling.n + c);
       }
       usage_.prompt_tokens += static_cast<std::int64_t>(plan_.prompts[p].tokens.size());

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <random>
 
 #include "base/error.h"
 #include "text/tokenizer.h"
@@ -16,11 +15,6 @@ namespace {
 
 constexpr std::size_t kMaxIdLength = 128;
 constexpr int kMaxTimeoutMs = 24 * 3600 * 1000;
-
-std::string random_hex() {
-  static thread_local std::mt19937_64 generator{std::random_device{}()};
-  return fmt::format("{:016x}{:016x}", generator(), generator());
-}
 
 std::string joined(const std::vector<TextSegment>& segments) {
   std::string out;

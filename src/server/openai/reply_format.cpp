@@ -1,5 +1,9 @@
 #include "server/openai/reply_format.h"
 
+#include <fmt/format.h>
+
+#include <random>
+
 namespace winnow::server {
 
 Json usage_json(const Usage& usage) {
@@ -21,14 +25,20 @@ std::string dump_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string random_hex() {
+  static thread_local std::mt19937_64 generator{std::random_device{}()};
+  return fmt::format("{:016x}{:016x}", generator(), generator());
+}
+
 Json stop_reason_json(const StopReason& reason) {
   if (const auto* text = std::get_if<std::string>(&reason)) return *text;
   if (const auto* token = std::get_if<TokenId>(&reason)) return *token;
   return nullptr;
 }
 
-Json finish_reason_json(FinishReason reason) {
+Json finish_reason_json(FinishReason reason, bool has_calls) {
   if (reason == FinishReason::kNone) return nullptr;
+  if (has_calls && reason == FinishReason::kStop) return "tool_calls";
   return finish_reason_name(reason);
 }
 
