@@ -288,28 +288,39 @@ bool has_drafter(const std::filesystem::path& target_folder) {
   return std::filesystem::exists(target_folder / kDrafterFolder / "config.json");
 }
 
-DrafterConfig read_drafter_config(const std::filesystem::path& target_folder,
-                                  const ModelConfig& target, ProblemList& problems) {
-  if (!has_drafter(target_folder)) {
-    throw Error(
-        ErrorCode::kNotFound,
-        fmt::format("{}: no {}/config.json", target_folder.string(), kDrafterFolder),
-        "a checkpoint with a drafter has it in that folder; serve without --speculative-config");
+std::filesystem::path find_drafter(const std::filesystem::path& folder) {
+  if (has_drafter(folder)) return folder / kDrafterFolder;
+  if (std::filesystem::exists(folder / "config.json")) {
+    const json root = read_json_object(folder / "config.json");
+    const auto list = root.find("architectures");
+    const bool has_name =
+        list != root.end() && list->is_array() && !list->empty() && list->front().is_string();
+    if (has_name && list->front().get<std::string>().find("DSpark") != std::string::npos) {
+      return folder;
+    }
   }
-  const json root = read_json_object(target_folder / kDrafterFolder / "config.json");
+  throw Error(
+      ErrorCode::kNotFound, fmt::format("{}: no {}/config.json", folder.string(), kDrafterFolder),
+      "a checkpoint with a drafter has it in that folder; serve without --speculative-config");
+}
+
+DrafterConfig read_drafter_config(const std::filesystem::path& folder, const ModelConfig& target,
+                                  ProblemList& problems) {
+  const std::filesystem::path place = find_drafter(folder);
+  const json root = read_json_object(place / "config.json");
+  const std::string prefix = place == folder ? "" : fmt::format("{}/", kDrafterFolder);
   ProblemList found;
   DrafterConfig config = parse_drafter_config(root, target, found);
   for (const std::string& problem : found.all()) {
-    problems.add(fmt::format("{}/{}", kDrafterFolder, problem));
+    problems.add(prefix + problem);
   }
   return config;
 }
 
-DrafterConfig read_drafter_config(const std::filesystem::path& target_folder,
-                                  const ModelConfig& target) {
+DrafterConfig read_drafter_config(const std::filesystem::path& folder, const ModelConfig& target) {
   ProblemList problems;
-  DrafterConfig config = read_drafter_config(target_folder, target, problems);
-  problems.throw_if_any((target_folder / kDrafterFolder).string());
+  DrafterConfig config = read_drafter_config(folder, target, problems);
+  problems.throw_if_any(find_drafter(folder).string());
   return config;
 }
 

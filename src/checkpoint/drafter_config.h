@@ -53,14 +53,17 @@ struct DrafterConfig {
 /// Whether the target's folder has dspark/config.json.
 bool has_drafter(const std::filesystem::path& target_folder);
 
-/// Reads dspark/config.json of the target's folder. Adds problems (each with the file and the key)
+/// Where the drafter of `folder` is: dspark/ in it or, if its own config.json is that of a DSpark
+/// drafter, the folder itself. Throws Error{kNotFound} when it is neither.
+std::filesystem::path find_drafter(const std::filesystem::path& folder);
+
+/// Reads config.json of find_drafter(folder). Adds problems (each with the file and the key)
 /// instead of throwing for them; fields with a problem are then meaningless. Throws
 /// Error{kNotFound} when there is no such file, Error{kInvalidCheckpoint} when it is not JSON.
-DrafterConfig read_drafter_config(const std::filesystem::path& target_folder,
-                                  const ModelConfig& target, ProblemList& problems);
+DrafterConfig read_drafter_config(const std::filesystem::path& folder, const ModelConfig& target,
+                                  ProblemList& problems);
 /// Throws Error{kInvalidCheckpoint} that lists the problems as well.
-DrafterConfig read_drafter_config(const std::filesystem::path& target_folder,
-                                  const ModelConfig& target);
+DrafterConfig read_drafter_config(const std::filesystem::path& folder, const ModelConfig& target);
 
 /// The same of a parsed file; problems name config.json without the folder.
 DrafterConfig parse_drafter_config(const nlohmann::json& config, const ModelConfig& target,

@@ -347,5 +347,13 @@ TEST(DrafterConfig, ATargetWithoutOneSaysSo) {
   }
 }
 
+TEST_F(DrafterFolder, IsFoundFromTheTargetsFolderAndFromItsOwn) {
+  const ModelConfig target = read_model_config(folder_.path());
+  EXPECT_EQ(find_drafter(folder_.path()), dspark());
+  EXPECT_EQ(find_drafter(dspark()), dspark());
+  EXPECT_EQ(read_drafter_config(dspark(), target).target_layers,
+            read_drafter_config(folder_.path(), target).target_layers);
+}
+
 }  // namespace
 }  // namespace winnow

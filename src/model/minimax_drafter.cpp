@@ -303,11 +303,11 @@ void MinimaxDrafter::estimate_confidence(const ops::OpContext& context, std::int
   for (float& c : confidence) c = ops::fast_sigmoid(c + weights_.confidence_bias);
 }
 
-LoadedDrafter load_drafter(const std::filesystem::path& target_folder, const ModelConfig& target,
+LoadedDrafter load_drafter(const std::filesystem::path& folder, const ModelConfig& target,
                            const SharedTables& tables, const ops::Backend& backend,
                            std::int64_t max_positions, const PackingProgress& progress) {
-  DrafterConfig config = read_drafter_config(target_folder, target);
-  auto checkpoint = std::make_unique<const Checkpoint>(target_folder / kDrafterFolder);
+  DrafterConfig config = read_drafter_config(folder, target);
+  auto checkpoint = std::make_unique<const Checkpoint>(find_drafter(folder));
   const DrafterWeights weights = load_drafter_weights(*checkpoint, config);
   PackedDrafter packed = pack_drafter(*checkpoint, config, weights, backend, progress);
   auto drafter = std::make_unique<MinimaxDrafter>(std::move(config), std::move(packed), tables,

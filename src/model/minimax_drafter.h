@@ -89,8 +89,9 @@ struct LoadedDrafter {
   std::unique_ptr<MinimaxDrafter> drafter;
 };
 
-/// From dspark/ inside the target's folder. Throws Error on whatever is wrong with it.
-LoadedDrafter load_drafter(const std::filesystem::path& target_folder, const ModelConfig& target,
+/// From find_drafter(folder), `folder` being the target's or the drafter's own. Throws Error on
+/// whatever is wrong with it.
+LoadedDrafter load_drafter(const std::filesystem::path& folder, const ModelConfig& target,
                            const SharedTables& tables, const ops::Backend& backend,
                            std::int64_t max_positions, const PackingProgress& progress = {});
 
