@@ -42,7 +42,7 @@ void DraftProposer::draft(std::span<const Chunk> chunks) {
   std::int32_t most = 0;
   for (const Chunk* chunk : drafting_) most = std::max(most, chunk->num_drafts);
   for (std::int32_t slot = 0; slot < most; ++slot) {
-    runner_.draft_step(slot, previous_);
+    runner_.draft_step(slot, previous_, {});
     const float* const logits = runner_.draft_logits();
     for (std::size_t i = 0; i < drafting_.size(); ++i) {
       if (is_open_[i] == 0 || slot >= drafting_[i]->num_drafts) continue;

@@ -200,8 +200,13 @@ void Decoder::draft(std::span<const DraftRequest> requests, std::int32_t num_tok
   drafter_->draft(context_, requests, num_tokens, cache_view());
 }
 
-void Decoder::draft_step(std::int32_t slot, std::span<const TokenId> previous) {
-  drafter_->step(context_, slot, previous, {});
+bool Decoder::has_draft_confidence() const {
+  return drafter_ != nullptr && drafter_->has_confidence();
+}
+
+void Decoder::draft_step(std::int32_t slot, std::span<const TokenId> previous,
+                         std::span<float> confidence) {
+  drafter_->step(context_, slot, previous, confidence);
 }
 
 const float* Decoder::draft_logits() { return drafter_->logits(); }

@@ -60,7 +60,9 @@ class Decoder final : public ModelRunner {
   std::int32_t max_draft_tokens() const override;
   void commit_context(std::span<const ContextSlice> slices) override;
   void draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) override;
-  void draft_step(std::int32_t slot, std::span<const TokenId> previous) override;
+  bool has_draft_confidence() const override;
+  void draft_step(std::int32_t slot, std::span<const TokenId> previous,
+                  std::span<float> confidence) override;
   const float* draft_logits() override;
 
   std::int32_t vocab_size() const override { return config_.vocab_size; }

@@ -55,12 +55,15 @@ class ModelRunner {
   /// The most tokens that draft() proposes for a sequence; 0: this runner has no drafter, and
   /// nobody may call the four functions below. All of them on the engine thread.
   virtual std::int32_t max_draft_tokens() const { return 0; }
+  virtual bool has_draft_confidence() const { return false; }
   /// After a step: which of its rows are of committed tokens, a slice for each of its sequences in
   /// its order. Before the next step, and before a block of theirs is copied or given away.
   virtual void commit_context(std::span<const ContextSlice> /*slices*/) {}
   /// Drafter::draft() and step() over the cache that run() writes. Between steps.
   virtual void draft(std::span<const DraftRequest> /*requests*/, std::int32_t /*num_tokens*/) {}
-  virtual void draft_step(std::int32_t /*slot*/, std::span<const TokenId> /*previous*/) {}
+  /// `confidence`: empty, or one for each request, with has_draft_confidence() only.
+  virtual void draft_step(std::int32_t /*slot*/, std::span<const TokenId> /*previous*/,
+                          std::span<float> /*confidence*/) {}
   /// Drafter::logits(), where the CPU reads them.
   virtual const float* draft_logits() { return nullptr; }
 

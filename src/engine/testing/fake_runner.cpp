@@ -146,7 +146,8 @@ void FakeRunner::draft(std::span<const DraftRequest> requests, std::int32_t leng
   }
 }
 
-void FakeRunner::draft_step(std::int32_t slot, std::span<const TokenId> previous) {
+void FakeRunner::draft_step(std::int32_t slot, std::span<const TokenId> previous,
+                            std::span<float> confidence) {
   const auto size = static_cast<std::size_t>(vocab_size());
   for (std::size_t i = 0; i < drafts_.size(); ++i) {
     Draft& draft = drafts_[i];
@@ -155,6 +156,7 @@ void FakeRunner::draft_step(std::int32_t slot, std::span<const TokenId> previous
     draft.history = next.value;
     const bool is_right =
         mix(~draft.state) % 100 < static_cast<std::uint64_t>(options_.percent_right);
+    if (!confidence.empty()) confidence[i] = is_right ? 0.9F : 0.2F;
     const std::size_t row =
         i * static_cast<std::size_t>(num_draft_tokens_) + static_cast<std::size_t>(slot);
     fill_row(is_right ? draft.state : ~draft.state,

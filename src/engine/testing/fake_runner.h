@@ -20,6 +20,7 @@ struct FakeRunnerOptions {
   float logit_range = 8.0F;          // logits lie in [-range / 2, range / 2)
   std::int32_t max_drafts = 0;       // not 0: it drafts so many tokens
   std::int32_t percent_right = 70;   // of drafts, those from the target's own logits
+  bool has_confidence = false;       // it tells drafts from its own logits from others
   std::int32_t num_token_masks = 0;  // not 0: it draws, and tells of no row that is not wanted
 };
 
@@ -42,7 +43,9 @@ class FakeRunner final : public ModelRunner {
   /// Spoils the slots of what was not committed: nobody may read them again.
   void commit_context(std::span<const ContextSlice> slices) override;
   void draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) override;
-  void draft_step(std::int32_t slot, std::span<const TokenId> previous) override;
+  bool has_draft_confidence() const override { return options_.has_confidence; }
+  void draft_step(std::int32_t slot, std::span<const TokenId> previous,
+                  std::span<float> confidence) override;
   const float* draft_logits() override { return draft_logits_.data(); }
 
   ThreadPool* pool = nullptr;
