@@ -1,0 +1,150 @@
+// What is drawn from a step's rows of logits: which jobs there are, who does them, and doing them.
+#include <algorithm>
+#include <limits>
+
+#include "base/thread_pool.h"
+#include "engine/engine_core.h"
+#include "engine/sample/logprobs.h"
+#include "engine/sample/row_kernels.h"
+
+namespace winnow {
+
+/// Before the step runs: nothing but the list changes.
+void EngineCore::list_jobs() {
+  jobs_.clear();
+  for (const RowUse& use : batch_.rows()) {
+    const Sequence& sequence = *use.chunk->sequence;
+    const RequestState& request = *sequence.request;
+    if (use.is_prompt_row || request.has_sampled) {
+      jobs_.push_back({.use = use, .choice = sequence.choice});
+      continue;
+    }
+    // The prompt is then computed: every choice that is still wanted draws its first token.
+    for (std::int32_t choice = 0; choice < std::ssize(request.choices); ++choice) {
+      if (request.choices[static_cast<std::size_t>(choice)].is_finished) continue;
+      jobs_.push_back({.use = use, .choice = choice, .starts_choice = true});
+    }
+  }
+}
+
+/// Leaves to the runner what it can draw by itself.
+void EngineCore::plan_draws() {
+  draws_.clear();
+  if (runner_.num_token_masks() == 0) return;
+  masks_.begin_step();
+  wants_row_.assign(batch_.batch().logit_rows.size(), 0);
+  for (RowJob& job : jobs_) {
+    const Sequence& sequence = *job.use.chunk->sequence;
+    const RequestState& request = *sequence.request;
+    std::optional<PlannedDraw> plan;
+    const std::int32_t num_drafts = job.use.is_prompt_row ? 0 : sequence.draft.size();
+    if (!job.use.is_prompt_row && num_drafts == 0 && request.request.token_filter == nullptr) {
+      plan = plan_draw(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
+                       sequence.num_output());
+    }
+    if (plan && plan->banned_ids != nullptr) {
+      const std::optional<std::int32_t> mask = masks_.find(*plan->banned_ids);
+      if (mask) {
+        plan->draw.mask = *mask;
+      } else {
+        plan.reset();
+      }
+    }
+    if (!plan) {
+      std::fill_n(wants_row_.begin() + job.use.row, 1 + num_drafts, std::uint8_t{1});
+      continue;
+    }
+    plan->draw.row = job.use.row;
+    job.draw = static_cast<std::int32_t>(draws_.size());
+    draws_.push_back(plan->draw);
+  }
+}
+
+void EngineCore::start_choices() {
+  for (const RowJob& job : jobs_) {
+    if (!job.starts_choice) continue;
+    Sequence& sequence = *job.use.chunk->sequence;
+    RequestState& request = *sequence.request;
+    request.has_sampled = true;
+    const TokenFilter* filter = request.request.token_filter.get();
+    request.choices[static_cast<std::size_t>(job.choice)].sample =
+        SampleState(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
+                    filter ? filter->clone() : nullptr);
+  }
+}
+
+void EngineCore::run_jobs() {
+  bool is_any_left = false;
+  for (RowJob& job : jobs_) {
+    is_any_left |= job.draw < 0;
+    if (job.draw >= 0) job.sample = sample_of(drawn_[static_cast<std::size_t>(job.draw)]);
+  }
+  if (!is_any_left) return;
+  const auto run = [this](std::int64_t i, int thread) {
+    run_job(jobs_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
+  };
+  ThreadPool* pool = runner_.compute_pool();
+  scratch_.resize(pool != nullptr ? static_cast<std::size_t>(pool->num_threads()) : 1);
+  if (pool != nullptr && jobs_.size() > 1) {
+    pool->parallel_for(std::ssize(jobs_), TaskRef(run));
+  } else {
+    for (std::int64_t i = 0; i < std::ssize(jobs_); ++i) run(i, 0);
+  }
+}
+
+/// On any thread of the pool: touches nothing but its own choice and its own position.
+void EngineCore::run_job(RowJob& job, VerifyScratch& scratch) {
+  if (job.draw >= 0) return;
+  const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
+  const std::span<const float> logits(
+      step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size, vocab_size);
+  if (job.use.is_prompt_row) {
+    run_prompt_row(job, logits, scratch.sample);
+    return;
+  }
+  const Sequence& sequence = *job.use.chunk->sequence;
+  if (sequence.draft.size() > 0) {
+    run_verification(job, scratch);
+    return;
+  }
+  RequestState& request = *sequence.request;
+  job.sample = sample_token(logits, *request.rules,
+                            request.choices[static_cast<std::size_t>(job.choice)].sample,
+                            sequence.tokens, sequence.num_output(), scratch.sample);
+}
+
+/// As run_job(): the sequence is its choice's own, and nobody else looks at its tokens.
+void EngineCore::run_verification(RowJob& job, VerifyScratch& scratch) {
+  Sequence& sequence = *job.use.chunk->sequence;
+  RequestState& request = *sequence.request;
+  DraftBlock& draft = sequence.draft;
+  const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
+  const VerifyInput input{
+      .logits = {step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size,
+                 (draft.tokens.size() + 1) * vocab_size},
+      .drafts = draft.tokens,
+      .distributions = draft.distributions,
+      .rules = request.rules.get(),
+      .num_output = sequence.num_output()};
+  verify(options_.speculation.method, input,
+         request.choices[static_cast<std::size_t>(job.choice)].sample, sequence.tokens, scratch,
+         draft.verified);
+}
+
+void EngineCore::run_prompt_row(RowJob& job, std::span<const float> logits,
+                                SampleScratch& scratch) {
+  const RowScan scan = row_kernels().scan(logits);
+  if (scan.is_bad || scan.max == -std::numeric_limits<float>::infinity()) {
+    job.sample.status = SampleStatus::kCorruptLogits;
+    return;
+  }
+  const Sequence& sequence = *job.use.chunk->sequence;
+  RequestState& request = *sequence.request;
+  const auto next = static_cast<std::size_t>(job.use.position) + 1;
+  const LogprobQuery query{.chosen = sequence.tokens[next],
+                           .num_top = *request.request.sampling.prompt_logprobs,
+                           .listed = request.request.sampling.logprob_token_ids};
+  request.prompt_logprobs[next] = row_logprobs(logits, query, scratch.ranking);
+}
+
+}  // namespace winnow
