@@ -74,28 +74,14 @@ void check_attention_config(const EngineFlags& flags, std::vector<std::string>& 
   }
 }
 
-// No drafter runs yet, so a config of another method than ours changes as little as ours does;
-// their keys are the same.
-void check_speculative_config(const EngineFlags& flags, std::vector<std::string>& notes) {
-  const std::string flag = "speculative-config";
-  Json config = flags.speculative_config;
-  if (config.empty()) return;
-  const std::string method = member_string(flag, config, "method");
-  if (!method.empty()) {
-    check_choice("--speculative-config.method", method,
-                 {"dspark", "eagle", "eagle3", "mtp", "ngram", "draft_model"});
-  }
-  config["method"] = "dspark";
+void check_speculative_config(const EngineFlags& flags) {
+  if (flags.speculative_config.empty()) return;
   try {
-    (void)parse_speculative_config(config, SyntheticSwitch::kRefused);
+    (void)parse_speculative_config(flags.speculative_config, SyntheticSwitch::kRefused);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw UsageError(error.what(), error.hint());
   }
-  notes.push_back(fmt::format(
-      "--speculative-config: this version runs no drafter{}; every token is computed by the model, "
-      "the text is the same and comes more slowly",
-      method.empty() ? "" : " (" + method + ")"));
 }
 
 // Ranks, stages and engines each need a device; a decode context group only splits work that one
@@ -226,7 +212,7 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
   set.add_integer("decode-context-parallel-size,dcp", flags.decode_context_parallel_size,
                   "Ranks that share a context at decode");
   set.add_json("speculative-config", flags.speculative_config,
-               "Drafting: method, "
+               "Drafting by the checkpoint's own drafter: method (dspark), "
                "num_speculative_tokens, …");
   set.add_json("quantization-config", flags.quantization_config,
                "Members: moe (nvfp4, mxfp8, bf16)");
@@ -251,7 +237,7 @@ std::vector<std::string> check_engine_flags(const EngineFlags& flags) {
   check_dtype("--kv-cache-dtype", flags.kv_cache_dtype);
   check_attention_config(flags, notes);
   check_parallel_sizes(flags, notes);
-  check_speculative_config(flags, notes);
+  check_speculative_config(flags);
   check_quantization_config(flags, notes);
   if (flags.gpu_memory_utilization < 0 || flags.gpu_memory_utilization > 1) {
     throw UsageError(

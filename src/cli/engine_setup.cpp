@@ -12,6 +12,7 @@
 #include "base/machine.h"
 #include "base/memory.h"
 #include "cli/generation_defaults.h"
+#include "cli/speculation_setup.h"
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 #include "model/load_decoder.h"
@@ -96,9 +97,10 @@ void check_counts(const EngineFlags& flags) {
 /// Never more than max_num_seqs sequences of full length can use, so that a small model does not
 /// claim half of the machine.
 PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, std::int64_t row_bytes,
-                   std::int64_t max_num_seqs, const ops::Memory& memory) {
+                   const EngineOptions& engine, const ops::Memory& memory) {
   PoolSizeRequest request;
-  request.available_bytes = memory.available_bytes();
+  request.available_bytes =
+      memory.available_bytes() - logits_bytes(engine, config.vocab_size, memory);
   const double default_share = memory.is_host() ? kDefaultShare : kDefaultDeviceShare;
   request.utilization =
       flags.gpu_memory_utilization > 0 ? flags.gpu_memory_utilization : default_share;
@@ -114,8 +116,8 @@ PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, std::int
                         flags.gpu_memory_utilization > 0;
   const std::int64_t per_sequence =
       (size.max_model_len + config.block_tokens - 1) / config.block_tokens + 1;
-  if (!is_exact && size.num_blocks > per_sequence * max_num_seqs) {
-    request.num_blocks_override = per_sequence * max_num_seqs;
+  if (!is_exact && size.num_blocks > per_sequence * engine.max_num_seqs) {
+    request.num_blocks_override = per_sequence * engine.max_num_seqs;
     size = plan_pool_size(request);
   }
   return size;
@@ -227,21 +229,34 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 
   DecoderOptions options = decoder_options(flags);
   options.max_positions = length.value_or(0);
-  const std::int64_t max_num_seqs = flags.max_num_seqs.value_or(
-      std::min<std::int64_t>(kDefaultMaxSeqs, options.max_num_batched_tokens));
+  const std::int64_t max_length = length.value_or(config.max_position_embeddings);
+  const std::optional<SpeculationPlan> speculation = plan_speculation(
+      flags, {.folder = folder_,
+              .config = config,
+              .cache_dtype = options.kv_dtype.value_or(config.default_cache_dtype()),
+              .max_model_len = max_length});
+  if (speculation) add_drafter_options(*speculation, options);
   model_ =
       std::make_unique<LoadedModel>(load_decoder(folder_, backend_name(flags), options, progress));
   Decoder& decoder = *model_->decoder;
   vocab_size_ = config.vocab_size;
+  EngineOptions engine;
+  engine.max_num_seqs = static_cast<std::int32_t>(flags.max_num_seqs.value_or(
+      std::min<std::int64_t>(kDefaultMaxSeqs, options.max_num_batched_tokens)));
+  if (speculation) {
+    drafter_ = std::make_unique<LoadedDrafter>(
+        attach_drafter(*speculation, decoder, max_length, progress));
+    engine.speculation = speculation_options(*speculation);
+    facts_.speculation = describe(*speculation);
+    facts_.drafter_bytes = drafter_->drafter->weight_bytes();
+  }
   facts_.row_bytes = decoder.cache_layout().row_bytes();
-  facts_.pool = plan_pool(flags, config, facts_.row_bytes, max_num_seqs, *decoder.memory());
+  engine.max_num_batched_tokens = options.max_num_batched_tokens;
+  facts_.pool = plan_pool(flags, config, facts_.row_bytes, engine, *decoder.memory());
   decoder.allocate_pool(facts_.pool.num_blocks);
   banned_tokens_ = find_banned_tokens(*tokenizer_, vocab_size_);
 
-  EngineOptions engine;
   engine.max_model_len = facts_.pool.max_model_len;
-  engine.max_num_seqs = static_cast<std::int32_t>(max_num_seqs);
-  engine.max_num_batched_tokens = options.max_num_batched_tokens;
   engine.max_num_queued_requests =
       static_cast<std::int32_t>(flags.max_num_queued_reqs.value_or(2048));
   engine.max_num_queued_tokens = flags.max_num_queued_tokens.value_or(0);

@@ -19,7 +19,8 @@
 
 namespace winnow {
 struct LoadedModel;
-}
+struct LoadedDrafter;
+}  // namespace winnow
 
 namespace winnow::cli {
 
@@ -29,6 +30,8 @@ struct EngineFacts {
   std::int64_t weight_bytes = 0;
   std::int64_t row_bytes = 0;  // of one KV block
   std::int32_t block_tokens = 0;
+  std::string speculation;  // one line; empty: off
+  std::int64_t drafter_bytes = 0;
   PoolSize pool;
   std::int32_t max_num_seqs = 0, max_num_batched_tokens = 0;
   int num_threads = 0;
@@ -69,6 +72,7 @@ class EngineSetup {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<server::ChatRenderer> renderer_;  // null: the checkpoint has no template
   std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<LoadedDrafter> drafter_;  // null: none
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<server::EngineClient> client_;
 };

@@ -168,20 +168,24 @@ TEST(Flags, BothAnnouncedCommandLinesParse) {
   EXPECT_EQ(first.engine.kv_cache_dtype, "nvfp4");
   EXPECT_THROW(check_engine_flags(first.engine), Error);  // four devices
   first.engine.tensor_parallel_size = 1;
-  EXPECT_EQ(check_engine_flags(first.engine).size(), 1U);  // no drafter
+  EXPECT_TRUE(check_engine_flags(first.engine).empty());
   Parsed second = parse_only(amd);
   EXPECT_EQ(second.engine.quantization_config["moe"], "mxfp8");
   second.engine.tensor_parallel_size = 1;
-  EXPECT_EQ(check_engine_flags(second.engine).size(), 3U);  // also one rank, experts as stored
+  EXPECT_EQ(check_engine_flags(second.engine).size(), 2U);  // one rank, experts as stored
 }
 
-TEST(Flags, SpeculativeConfigIsCheckedThoughNothingDrafts) {
-  EXPECT_EQ(parse({"m", "--speculative-config.method", "eagle3"}).checks.size(), 1U);
-  EXPECT_EQ(parse({"m", "--speculative-config.num_speculative_tokens", "3"}).checks.size(), 1U);
-  EXPECT_THAT(usage_error({"m", "--speculative-config.num_speculative_tokens", "0"}),
+TEST(Flags, SpeculativeConfigIsCheckedBeforeTheModelIsRead) {
+  EXPECT_TRUE(parse({"m", "--speculative-config.method", "dspark"}).checks.empty());
+  EXPECT_THROW(parse({"m", "--speculative-config.method", "eagle3"}), Error);
+  EXPECT_THAT(usage_error({"m", "--speculative-config.num_speculative_tokens", "3"}),
+              ::testing::HasSubstr("give \"method\": \"dspark\""));
+  EXPECT_THAT(usage_error({"m", "--speculative-config",
+                           R"({"method":"dspark","num_speculative_tokens":0})"}),
               ::testing::HasSubstr("positive integer"));
-  EXPECT_THAT(usage_error({"m", "--speculative-config.tensor_parallel_size", "1"}),
-              ::testing::HasSubstr("draft_tensor_parallel_size"));
+  EXPECT_THAT(
+      usage_error({"m", "--speculative-config", R"({"method":"dspark","tensor_parallel_size":1})"}),
+      ::testing::HasSubstr("draft_tensor_parallel_size"));
   EXPECT_THAT(usage_error({"m", "--speculative-config.depth", "1"}),
               ::testing::HasSubstr("unknown member"));
   EXPECT_THROW(parse({"m", "--speculative-config.synthetic_acceptance_length", "3"}), Error);

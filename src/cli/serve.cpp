@@ -54,6 +54,10 @@ void print_table(const EngineFacts& facts, const server::ServingModel& model,
   row("kernels", facts.backend);
   row("KV cache", fmt::format("K, V {} · index keys {} · read as {}", facts.kv_dtype,
                               facts.index_dtype, facts.dequant));
+  if (!facts.speculation.empty()) {
+    row("drafter",
+        fmt::format("{} · {} of weights", facts.speculation, gigabytes(facts.drafter_bytes)));
+  }
   row("pool", fmt::format("{} in {} blocks of {} tokens", gigabytes(facts.pool.num_bytes),
                           with_commas(facts.pool.num_blocks), facts.block_tokens));
   if (!facts.device_memory.empty()) {

@@ -19,7 +19,8 @@ enum class SchedulingPolicy { kFcfs, kPriority };
 struct SpeculationOptions {
   std::int32_t num_drafts = 0;  // of a decoding sequence per step, at most; 0: off
   AcceptMethod method = AcceptMethod::kStandard;
-  bool is_greedy_draft = true;  // drafts are the drafter's highest logits, else drawn from them
+  bool is_greedy_draft = true;     // drafts are the drafter's highest logits, else drawn from them
+  std::int32_t max_model_len = 0;  // longer sequences are not drafted for; 0: the engine's
 };
 
 struct EngineOptions {

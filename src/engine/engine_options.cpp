@@ -44,6 +44,7 @@ void validate_options(const EngineOptions& options, const ModelRunner& runner) {
   check_at_least("max_logprobs", options.max_logprobs, -1);
   const std::int32_t num_drafts = options.speculation.num_drafts;
   check_at_least("num_speculative_tokens", num_drafts, 0);
+  check_at_least("speculative max_model_len", options.speculation.max_model_len, 0);
   if (num_drafts > 0 && runner.max_draft_tokens() == 0) {
     refuse("num_speculative_tokens", "speculative decoding needs a drafter, and none is loaded");
   }

@@ -120,7 +120,10 @@ std::int32_t Scheduler::draft_limit(const Sequence& sequence) const {
   const RequestState& request = *sequence.request;
   if (!request.has_sampled || sequence.num_missing() != 1) return 0;
   const std::int32_t left = request.request.sampling.max_tokens - sequence.num_output();
-  const std::int32_t context_left = options_.max_model_len - sequence.num_tokens();
+  const std::int32_t own_limit = options_.speculation.max_model_len;
+  const std::int32_t longest =
+      own_limit > 0 ? std::min(own_limit, options_.max_model_len) : options_.max_model_len;
+  const std::int32_t context_left = longest - sequence.num_tokens();
   return std::min(left, context_left) - 1;
 }
 

@@ -42,6 +42,8 @@ int main(int argc, char** argv) {
     winnow::RandomCheckpoint options = winnow::random_m31();
     options.vocab_size = winnow::server::testing::kTestVocab + 6;  // a few ids without a string
     options.max_position_embeddings = 4096;
+    options.drafter = winnow::RandomDrafter{};
+    options.drafter->noise_token = winnow::server::testing::kTestVocab;
     winnow::write_random_checkpoint(folder, options);
     write(folder / "tokenizer.json", winnow::server::testing::byte_tokenizer_json());
     write(folder / "chat_template.jinja", kTemplate);

@@ -44,6 +44,7 @@ def test_the_announced_command_line_serves(start):
     ):
         assert log.count(flag) == 1, (flag, log)
     assert "GPU KV cache size: " in log
+    assert "drafter      up to 7 drafts a step" in log
 
 
 def test_the_announced_ranks_are_refused_in_one_line_where_there_is_one_device(model):

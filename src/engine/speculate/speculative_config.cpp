@@ -316,6 +316,12 @@ void resolve_speculative_config(SpeculativeConfig& config, const DraftFacts& fac
     refuse("dspark_draft_topk", fmt::format("{} is more than the vocabulary of {}",
                                             *config.draft_top_k, facts.vocab_size));
   }
+  if (!config.quantization.empty() && config.quantization != facts.quantization) {
+    refuse("quantization",
+           fmt::format("{}, but the drafter's config says {}", config.quantization,
+                       facts.quantization.empty() ? "none" : facts.quantization),
+           "leave the member out");
+  }
   const std::int32_t longest = std::min(facts.draft_max_len, facts.target_max_len);
   if (config.max_model_len.value_or(longest) > longest) {
     refuse("max_model_len",

@@ -51,6 +51,7 @@ struct DraftFacts {
   std::int32_t vocab_size = 0;
   std::int32_t draft_max_len = 0, target_max_len = 0;
   std::int32_t tensor_parallel_size = 1;
+  std::string quantization{};         // the drafter's own; empty: none
   std::string target_kv_cache_dtype;  // as resolved: "bf16", "fp8", "nvfp4"
 };
 
