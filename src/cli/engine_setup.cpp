@@ -40,21 +40,6 @@ std::optional<CacheDType> cache_dtype(const std::string& name, std::string_view 
   return parse_cache_dtype(name, flag);
 }
 
-DecoderOptions decoder_options(const EngineFlags& flags) {
-  DecoderOptions options;
-  options.kv_dtype = cache_dtype(flags.kv_cache_dtype, "--kv-cache-dtype");
-  options.index_dtype = cache_dtype(member(flags.attention_config, "indexer_kv_dtype"),
-                                    "--attention-config.indexer_kv_dtype");
-  std::string mode = flags.dequant_mode;
-  if (mode.empty()) mode = member(flags.attention_config, "dequant");
-  if (!mode.empty() && mode != "auto") options.dequant = parse_dequant_mode(mode);
-  options.max_num_batched_tokens =
-      static_cast<std::int32_t>(flags.max_num_batched_tokens.value_or(kDefaultBatchedTokens));
-  options.num_threads = static_cast<int>(flags.threads.value_or(0));
-  options.pin_threads = flags.pin_threads;
-  return options;
-}
-
 /// none: the largest that fits.
 std::optional<std::int32_t> wanted_length(const EngineFlags& flags, const ModelConfig& config) {
   const auto own =
@@ -173,6 +158,21 @@ class EngineSetup::Renderer final : public server::ChatRenderer {
  private:
   ChatTemplate template_;
 };
+
+DecoderOptions decoder_options(const EngineFlags& flags) {
+  DecoderOptions options;
+  options.kv_dtype = cache_dtype(flags.kv_cache_dtype, "--kv-cache-dtype");
+  options.index_dtype = cache_dtype(member(flags.attention_config, "indexer_kv_dtype"),
+                                    "--attention-config.indexer_kv_dtype");
+  std::string mode = flags.dequant_mode;
+  if (mode.empty()) mode = member(flags.attention_config, "dequant");
+  if (!mode.empty() && mode != "auto") options.dequant = parse_dequant_mode(mode);
+  options.max_num_batched_tokens =
+      static_cast<std::int32_t>(flags.max_num_batched_tokens.value_or(kDefaultBatchedTokens));
+  options.num_threads = static_cast<int>(flags.threads.value_or(0));
+  options.pin_threads = flags.pin_threads;
+  return options;
+}
 
 std::filesystem::path resolve_model_folder(const std::string& model) {
   std::filesystem::path path(model);

@@ -13,6 +13,7 @@
 #include "cli/engine_flags.h"
 #include "engine/engine.h"
 #include "engine/pool_size.h"
+#include "model/decoder_options.h"
 #include "server/generation.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -76,6 +77,9 @@ class EngineSetup {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<server::EngineClient> client_;
 };
+
+/// What the flags say about the forward pass.
+DecoderOptions decoder_options(const EngineFlags& flags);
 
 /// The folder, checked to exist; a hub id gets an error that says how to get the model.
 std::filesystem::path resolve_model_folder(const std::string& model);

@@ -33,6 +33,15 @@ server::GenerationPlan make_plan(const server::ServingModel& model, const Json& 
   return plan;
 }
 
+GenerationRequest make_request(const server::GenerationPlan& plan) {
+  GenerationRequest request;
+  request.prompt = plan.prompts.front().tokens;
+  request.sampling = plan.fields.sampling;
+  request.sampling.n = 1;
+  request.sampling.bad_words = plan.bad_words;
+  return request;
+}
+
 /// Lets the calling thread wait for the engine's news.
 struct Bell {
   std::mutex mutex;
@@ -55,20 +64,20 @@ struct Bell {
 
 }  // namespace
 
+GenerationRequest prepare_locally(const server::ServingModel& model, const Json& body) {
+  return make_request(make_plan(model, body));
+}
+
 LocalResult generate_locally(const server::ServingModel& model, const Json& body,
                              const std::function<void(std::string_view)>& on_text,
                              const std::atomic<bool>* cancel,
                              const std::function<void(std::string_view)>& on_reasoning) {
-  server::GenerationPlan plan = make_plan(model, body);
+  const server::GenerationPlan plan = make_plan(model, body);
   const auto inbox = std::make_shared<server::UpdateInbox>(1);
   const auto bell = std::make_shared<Bell>();
   inbox->set_wake([bell] { bell->ring(); });
 
-  GenerationRequest request;
-  request.prompt = plan.prompts.front().tokens;
-  request.sampling = plan.fields.sampling;
-  request.sampling.n = 1;
-  request.sampling.bad_words = plan.bad_words;
+  GenerationRequest request = make_request(plan);
   request.on_update = [inbox](OutputUpdate&& update) { inbox->push(0, std::move(update)); };
   request.on_done = [inbox](const RequestStats& stats) { inbox->done(0, stats); };
   server::ChoiceOutput output(*model.tokenizer, server::text_options(plan.fields), 0);

@@ -13,6 +13,10 @@
 
 namespace winnow::cli {
 
+/// `body` as below: what the server would ask of the engine for it. Throws Error for what it would
+/// refuse.
+GenerationRequest prepare_locally(const server::ServingModel& model, const Json& body);
+
 struct LocalResult {
   std::string reasoning;  // thinking, without its markers
   std::string text;

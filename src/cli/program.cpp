@@ -54,6 +54,8 @@ constexpr Verb kVerbs[] = {
     {"inspect", "Show what is in a model folder and what is wrong with it", run_inspect},
     {"quantize", "Write a bf16 checkpoint in M3.1's layout", run_quantize},
     {"check", "Compare the forward pass with a checkpoint's golden outputs", run_check},
+    {"capture", "Write texts of a model and its streams over them, to train a drafter",
+     run_capture},
     {"bench", "Measure: bench latency | throughput | kernels", run_bench},
 };
 

@@ -11,6 +11,7 @@ using Words = std::vector<std::string>;
 int run_serve(const Words& words);
 int run_chat(const Words& words);
 int run_generate(const Words& words);
+int run_capture(const Words& words);
 int run_bench(const Words& words);
 int run_bench_kernels(const Words& words);    // of run_bench
 int run_bench_synthetic(const Words& words);  // of run_bench

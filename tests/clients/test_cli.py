@@ -28,7 +28,7 @@ def winnow(*words, stdin=None):
 def test_help_and_version():
     assert winnow("--version").stdout.startswith("winnow ")
     assert "serve" in winnow("--help").stdout
-    for verb in ("serve", "chat", "generate", "inspect", "quantize", "check"):
+    for verb in ("serve", "chat", "generate", "inspect", "quantize", "check", "capture"):
         done = winnow(verb, "--help")
         assert done.returncode == 0 and "MODEL" in done.stdout.upper() or "IN" in done.stdout
 
@@ -166,6 +166,51 @@ def test_bench(model, tmp_path):
     values = json.loads(report.read_text())
     assert values["num_requests"] == 6 and values["output_tokens_per_second"] > 0
     assert values["peak_resident_bytes"] > 0
+
+
+def header_of(path):
+    data = path.read_bytes()
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+
+
+def test_capture(model, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 6, "temperature": 0}
+    raw = {"prompt": [65, 66, 67], "max_tokens": 5, "seed": 3, "ignore_eos": True}
+    prompts.write_text(f"{json.dumps(chat)}\n\n{json.dumps(raw)}\n")
+    texts, streams = tmp_path / "texts.safetensors", tmp_path / "streams.safetensors"
+    done = winnow("capture", model, "--prompts", prompts, "--output", texts)
+    assert done.returncode == 0 and done.stdout.startswith("2 texts, "), done.stderr
+    plain = header_of(texts)
+    assert plain["num_prompt"]["shape"] == [2] and plain["starts"]["shape"] == [3]
+    done = winnow("capture", model, "--texts", texts, "--output", streams, "--layers", "0", "1")
+    assert done.returncode == 0 and "streams of 2 layers" in done.stdout, done.stderr
+    held = header_of(streams)
+    assert held["tokens"]["shape"] == plain["tokens"]["shape"]
+    for layer in (0, 1):
+        assert held[f"streams.{layer}"]["dtype"] == "BF16"
+        assert held[f"streams.{layer}"]["shape"][0] == plain["tokens"]["shape"][0]
+    done = winnow(
+        "capture", model, "--prompts", prompts, "--output", streams,
+        "--speculative-config", '{"method": "dspark", "kv_cache_dtype": "fp8"}',
+    )  # fmt: skip
+    assert done.returncode == 0 and "mean acceptance length" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "prompts.jsonl:1: not a JSON object"),
+        ('{"prompt": [1], "temperature": -1}', "line 1: "),
+        ("", "no prompts"),
+    ],
+)
+def test_capture_refuses(model, tmp_path, line, message):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(line + "\n")
+    done = winnow("capture", model, "--prompts", prompts)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+    assert winnow("capture", model).returncode == 2
 
 
 def test_config_file_and_precedence(start, tmp_path):
