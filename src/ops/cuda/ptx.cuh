@@ -134,6 +134,11 @@ __device__ __forceinline__ void cp_async_bulk(std::uint32_t shared, const void* 
       : "memory");
 }
 
+/// Brings 16-byte multiples to L2.
+__device__ __forceinline__ void cp_async_bulk_prefetch_l2(const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 /// Lets the next launch of the stream begin, and waits for the one before (programmatic dependent
 /// launch; no-ops without it).
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {

@@ -42,11 +42,43 @@ __device__ __forceinline__ std::uint32_t nvfp4_step_scale(const Nvfp4RowScales& 
   return (scales.bytes >> (8 * kStep) & 0xFFU) * 0x00100010U + kBias * 0x00010001U;
 }
 
-/// `word` is the lane's of step kStep; `top` the scales of row g, `bottom` of row g+8.
+/// The low or the high half of `pair` in both halves; as an operand of a packed multiplication it
+/// costs nothing.
+template <bool kIsHigh>
+__device__ __forceinline__ std::uint32_t repeat_half(std::uint32_t pair) {
+  std::uint32_t out;
+  if constexpr (kIsHigh) {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
+        : "=r"(out)
+        : "r"(pair));
+  } else {
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
+        : "=r"(out)
+        : "r"(pair));
+  }
+  return out;
+}
+
+/// The same scales decoded two at a time: fewer instructions, but two registers a row.
+struct Nvfp4ScalePairs {
+  std::uint32_t even;  // steps 0 and 2
+  std::uint32_t odd;   // steps 1 and 3
+};
+
+__device__ __forceinline__ Nvfp4ScalePairs decode_nvfp4_scale_pairs(std::uint32_t bytes) {
+  constexpr std::uint32_t kBias = ((127U - 10U + 118U) << 7) * 0x00010001U;
+  return {(bytes & 0x00FF00FFU) * 16U + kBias, (bytes >> 8 & 0x00FF00FFU) * 16U + kBias};
+}
+
 template <int kStep>
-__device__ __forceinline__ void nvfp4_fragment(std::uint32_t word, const Nvfp4RowScales& top,
-                                               const Nvfp4RowScales& bottom,
-                                               std::uint32_t (&a)[4]) {
+__device__ __forceinline__ std::uint32_t nvfp4_step_scale(const Nvfp4ScalePairs& scales) {
+  return repeat_half<kStep / 2 == 1>(kStep % 2 == 0 ? scales.even : scales.odd);
+}
+
+/// `word` is the lane's of step kStep; `top` the scales of row g, `bottom` of row g+8.
+template <int kStep, typename Scales>
+__device__ __forceinline__ void nvfp4_fragment(std::uint32_t word, const Scales& top,
+                                               const Scales& bottom, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t kMask = 0x81C081C0;  // signs, and magnitudes as code · 2^-126
   const std::uint32_t top_scale = nvfp4_step_scale<kStep>(top);
   const std::uint32_t bottom_scale = nvfp4_step_scale<kStep>(bottom);
@@ -61,6 +93,13 @@ template <int kByte>
 __device__ __forceinline__ std::uint32_t decode_mxfp8_scale(std::uint32_t bytes) {
   const std::uint32_t code = bytes >> (8 * kByte) & 0xFFU;
   return code * 0x00800080U + 0x3C003C00U;
+}
+
+/// The same, where scales kByte and kByte ± 2 of the word are wanted both.
+template <int kByte>
+__device__ __forceinline__ std::uint32_t decode_mxfp8_scale_pair(std::uint32_t bytes) {
+  const std::uint32_t pair = (bytes >> (kByte % 2 * 8) & 0x00FF00FFU) * 128U + 0x3C003C00U;
+  return repeat_half<kByte / 2 == 1>(pair);
 }
 
 /// Four E4M3 bytes in the order of mxfp8_byte(): values 0, 1 in `first`, values 2, 3 in `second`.

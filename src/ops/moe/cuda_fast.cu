@@ -60,8 +60,7 @@ void moe(const ops::OpContext& context, const ops::MoeParams& params) {
       .chosen_weights = params.chosen_weights,
   };
   fast_moe::Workspace work =
-      fast_moe::carve(layer, fast_moe::num_decode_blocks(cuda.num_multiprocessors()),
-                      [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
+      fast_moe::carve(layer, [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
   work.counters = cuda.counters();
   fast_moe::run(layer, work, cuda.num_multiprocessors(), cuda.stream());
   cuda.scratch().reset();

@@ -22,8 +22,11 @@ namespace winnow::cuda::fast_moe {
 inline constexpr int kNumSegments = 4;
 inline constexpr int kMaxExperts = 256;  // a thread of the choosing kernel each
 inline constexpr int kMaxTopK = 8;
-inline constexpr int kMaxDecodeTokens = 64;  // above, tokens are many enough for prefill's tiles
-inline constexpr int kBlockTokens = 32;      // tokens of one expert that share a pass over it
+inline constexpr int kMaxDecodeTokens = 256;  // above, prefill's tiles are full enough
+inline constexpr int kBlockTokens = 32;       // tokens of one expert that share a pass over it
+
+/// Tokens stand in columns of the matrix instruction, eight at a time.
+constexpr int num_groups(int num_tokens) { return (num_tokens + 7) / 8; }
 
 /// Piece p of a row, kPieceChunks chunks but for the last, belongs to segment p % kNumSegments: the
 /// warps that share a row then read neighbouring bytes at about the same time.
@@ -83,18 +86,17 @@ struct WorkPlace {
 
 /// Scratch of one call.
 struct Workspace {
-  float* partial_logits = nullptr;   // [hidden / 32][num_tokens][num_experts]
-  std::int32_t* chosen = nullptr;    // [num_tokens][top_k]
-  float* weights = nullptr;          // [num_tokens][top_k]
-  std::int32_t* slot_of = nullptr;   // [num_tokens][top_k]
-  std::int32_t* token_of = nullptr;  // [num_slots]
-  ActiveExpert* active = nullptr;    // [max_active()]
-  std::int32_t* num_active = nullptr;
-  WorkPlace* begins = nullptr;        // [2][num_blocks + 1]
-  std::byte* inputs = nullptr;        // bf16 [num_tokens][hidden]; for decode as operand_index()
-  std::byte* activations = nullptr;   // bf16 [num_slots][max_width], likewise
-  float* outputs = nullptr;           // [num_slots][hidden]
-  std::uint32_t* counters = nullptr;  // zero before and after
+  float* partial_logits = nullptr;     // [hidden / 32][num_tokens][num_experts]
+  std::int32_t* chosen = nullptr;      // [num_tokens][top_k]
+  float* weights = nullptr;            // [num_tokens][top_k]
+  std::int32_t* slot_of = nullptr;     // [num_tokens][top_k]
+  std::int32_t* token_of = nullptr;    // [num_slots]
+  ActiveExpert* active = nullptr;      // [max_active()]
+  std::int32_t* num_active = nullptr;  // [2]: entries; for decode, groups of eight tokens in them
+  std::byte* inputs = nullptr;         // bf16 [num_tokens][hidden]; for decode as operand_index()
+  std::byte* activations = nullptr;    // bf16 [num_slots][max_width], likewise
+  float* outputs = nullptr;            // [num_slots][hidden]
+  std::uint32_t* counters = nullptr;   // zero before and after
   // Prefill only. Rows that wgmma reads lie as it wants them in shared memory, so that a tile's
   // columns are one copy: [chunk][slot, max_slots()][64 bf16], 16-byte piece p of slot s at p ^ s
   // % 8. token_of is -1 for a slot that only pads.
@@ -106,6 +108,7 @@ struct Workspace {
 
   static constexpr int kRouteTicket = 0;
   static constexpr int kExitTicket = 1;
+  static constexpr int kQueue = 2;     // the next item
   static constexpr int kEntries = 64;  // one counter per active expert
   static constexpr int kRows = 4096;   // one per 32 rows of y
 };
@@ -143,14 +146,13 @@ __host__ __device__ constexpr int operand_index(int k) {
   return k / 64 * 64 + step / 2 * 32 + col % 8 / 2 * 8 + step % 2 * 4 + col / 8 * 2 + col % 2;
 }
 
-/// Blocks of the persistent kernel, all resident.
-inline constexpr int kDecodeBlocksPerMultiprocessor = 4;
-inline int num_decode_blocks(int num_multiprocessors) {
-  return kDecodeBlocksPerMultiprocessor * num_multiprocessors;
+/// The shared expert's entries of Workspace::active, which come first in decode.
+constexpr int num_shared_entries(const Layer& layer) {
+  return layer.has_shared() ? (layer.num_tokens + kBlockTokens - 1) / kBlockTokens : 0;
 }
 
 /// Logits, choice, and for up to kMaxDecodeTokens tokens the list of work for decode.
-void route(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream);
+void route(const Layer& layer, const Workspace& work, cudaStream_t stream);
 
 /// Logits and choice for many tokens; inputs in the order of their columns.
 void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream);
@@ -163,15 +165,15 @@ void prefill(const Layer& layer, const Workspace& work, int num_multiprocessors,
              cudaStream_t stream);
 
 /// Both products, SwiGLU and the weighted sum, in one launch.
-void decode(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream);
+void decode(const Layer& layer, const Workspace& work, int num_multiprocessors,
+            cudaStream_t stream);
 
 /// The whole layer.
 inline void run(const Layer& layer, const Workspace& work, int num_multiprocessors,
                 cudaStream_t stream) {
   if (is_decode(layer)) {
-    const int num_blocks = num_decode_blocks(num_multiprocessors);
-    route(layer, work, num_blocks, stream);
-    decode(layer, work, num_blocks, stream);
+    route(layer, work, stream);
+    decode(layer, work, num_multiprocessors, stream);
   } else {
     route_prefill(layer, work, stream);
     sort_prefill(layer, work, stream);

@@ -1,16 +1,14 @@
 // MoE for few tokens: one persistent kernel that streams the chosen experts' weights once.
 //
 // Floor: the bytes of the chosen experts over the memory's bandwidth (M3.1: one token 186 MB, 43 us
-// at 4.3 TB/s). So the kernel is built to keep copies in flight: each warp owns a ring in shared
-// memory that the copy engine fills up to kStages pieces ahead, across items and across the two
-// phases; weights are decoded straight into matrix instructions' A registers (rows of W on M, the
-// expert's tokens on N), never back to memory.
+// at 4.3 TB/s). So the kernel is built to keep copies in flight: a warp fills a ring in shared
+// memory, across items and across the two phases; the others decode weights straight into matrix
+// instructions' A registers (rows of W on M, the expert's tokens on N), never back to memory.
 //
-// An item is a pair of 16-row tiles: gate and up of the same rows (phase 0), or two neighbouring
-// tiles of down (phase 1). A block's four warps take the row's four segments (cuda_fast.h) and add
-// their sums in order through shared memory. Every block has a run of phase 0's items and one of
-// phase 1's; a phase 1 item waits until its expert's activations are written, while its weights are
-// already on their way. The block that finishes the last expert of 32 rows of y sums them.
+// Eight warps take the four segments (cuda_fast.h) of an item's two tiles each and add their sums
+// in order through shared memory. A phase 1 item waits until its expert's activations are written,
+// while its weights are already on their way. The block that finishes the last expert of 32 rows of
+// y sums them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +16,7 @@
 #include "ops/cuda/ptx.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
-#include "ops/moe/cuda_fast_expert.cuh"
+#include "ops/moe/cuda_fast_finish.cuh"
 #include "ops/moe/cuda_fast_loading.cuh"
 
 namespace winnow::cuda::fast_moe {
@@ -27,385 +25,317 @@ __device__ __forceinline__ uint4 load_shared(const std::byte* p) {
   return *reinterpret_cast<const uint4*>(p);
 }
 
-/// A lane's decoded registers of two steps of one tile.
-struct Fragments {
-  std::uint32_t a[2][4];
-};
-
-/// A lane's piece of one chunk in shared memory, decoded half by half.
+/// A lane's piece of one chunk, decoded a k-step at a time.
 template <QuantScheme kScheme>
 struct Chunk;
 
 template <>
 struct Chunk<QuantScheme::kNvfp4> {
   uint4 words;
-  Nvfp4RowScales top;
-  Nvfp4RowScales bottom;
+  Nvfp4ScalePairs top;
+  Nvfp4ScalePairs bottom;
 
   __device__ __forceinline__ void load(const std::byte* chunk, int lane) {
     words = load_shared(chunk + lane * 16);
     const uint2 scales = *reinterpret_cast<const uint2*>(chunk + 512 + lane / 4 * 8);
-    top = decode_nvfp4_scales(scales.x);
-    bottom = decode_nvfp4_scales(scales.y);
+    top = decode_nvfp4_scale_pairs(scales.x);
+    bottom = decode_nvfp4_scale_pairs(scales.y);
   }
-  template <int kHalf>
-  __device__ __forceinline__ void decode(const std::byte*, int, Fragments& out) const {
-    nvfp4_fragment<2 * kHalf>(kHalf == 0 ? words.x : words.z, top, bottom, out.a[0]);
-    nvfp4_fragment<2 * kHalf + 1>(kHalf == 0 ? words.y : words.w, top, bottom, out.a[1]);
+  template <int kStep>
+  __device__ __forceinline__ void decode(std::uint32_t (&a)[4]) const {
+    const std::uint32_t word = kStep == 0   ? words.x
+                               : kStep == 1 ? words.y
+                               : kStep == 2 ? words.z
+                                            : words.w;
+    nvfp4_fragment<kStep>(word, top, bottom, a);
   }
 };
 
 template <>
 struct Chunk<QuantScheme::kMxfp8> {
+  uint4 halves[2];
   std::uint32_t scales;
 
   __device__ __forceinline__ void load(const std::byte* chunk, int lane) {
+    halves[0] = load_shared(chunk + lane * 16);
+    halves[1] = load_shared(chunk + 512 + lane * 16);
     scales = *reinterpret_cast<const std::uint32_t*>(chunk + 1024 + lane / 4 * 4);
   }
-  template <int kHalf>
-  __device__ __forceinline__ void decode(const std::byte* chunk, int lane, Fragments& out) const {
-    const uint4 words = load_shared(chunk + kHalf * 512 + lane * 16);
-    const std::uint32_t top = decode_mxfp8_scale<kHalf>(scales);
-    const std::uint32_t bottom = decode_mxfp8_scale<2 + kHalf>(scales);
-    mxfp8_fragment(words.x, words.y, top, bottom, out.a[0]);
-    mxfp8_fragment(words.z, words.w, top, bottom, out.a[1]);
+  template <int kStep>
+  __device__ __forceinline__ void decode(std::uint32_t (&a)[4]) const {
+    const uint4& half = halves[kStep / 2];
+    mxfp8_fragment(kStep % 2 == 0 ? half.x : half.z, kStep % 2 == 0 ? half.y : half.w,
+                   decode_mxfp8_scale_pair<kStep / 2>(scales),
+                   decode_mxfp8_scale_pair<2 + kStep / 2>(scales), a);
   }
 };
 
-/// Where a lane finds its token's columns: null for a column without a token.
+/// Where a lane finds its column's values. A column without a token reads another's: its sums are
+/// never looked at.
 template <int kGroups>
 struct Inputs {
   const std::byte* rows[kGroups];
-
-  __device__ __forceinline__ uint4 load(int group, int chunk, int half) const {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (rows[group] != nullptr) {
-      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(rows[group] + chunk * 128 + half * 64));
-    }
-    return v;
-  }
 };
 
-template <int kGroups>
-using Sums = float[2][kGroups][4];
-
-template <QuantScheme kScheme, int kHalf, int kGroups>
-__device__ __forceinline__ void multiply_half(const Chunk<kScheme>& first,
-                                              const Chunk<kScheme>& second,
-                                              const std::byte* first_at, const std::byte* second_at,
-                                              int lane, const uint4 (&b)[kGroups],
-                                              Sums<kGroups>& sums) {
-  Fragments top;
-  Fragments bottom;
-  first.template decode<kHalf>(first_at, lane, top);
-  second.template decode<kHalf>(second_at, lane, bottom);
-#pragma unroll
-  for (int n = 0; n < kGroups; ++n) {
-    ptx::mma_m16n8k16_bf16(sums[0][n], top.a[0], b[n].x, b[n].y);
-    ptx::mma_m16n8k16_bf16(sums[1][n], bottom.a[0], b[n].x, b[n].y);
-    ptx::mma_m16n8k16_bf16(sums[0][n], top.a[1], b[n].z, b[n].w);
-    ptx::mma_m16n8k16_bf16(sums[1][n], bottom.a[1], b[n].z, b[n].w);
-  }
+__device__ __forceinline__ uint4 load_operand(const std::byte* at) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
+  return v;
 }
 
-/// Columns of one chunk of each token, loaded a chunk before they are used where registers allow.
+/// The values of some chunks, loaded a round of the ring before they are used where registers
+/// allow, else a chunk before.
 template <int kGroups>
 struct Operands {
-  static constexpr bool kIsAhead = kGroups == 1;
-  uint4 next[2][kGroups];
+  static constexpr int kChunks = kGroups == 1 ? kPieceChunks : 1;
+  uint4 values[kChunks][2][kGroups];  // [half]: steps 2 · half and 2 · half + 1
 
-  __device__ __forceinline__ void load(const Inputs<kGroups>& inputs, int chunk) {
+  __device__ __forceinline__ void load(const Inputs<kGroups>& inputs, int place, int chunk) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int n = 0; n < kGroups; ++n) next[half][n] = inputs.load(n, chunk, half);
+    for (int n = 0; n < kGroups; ++n) {
+      const std::byte* const at = inputs.rows[n] + chunk * 128;
+      values[place][0][n] = load_operand(at);
+      values[place][1][n] = load_operand(at + 64);
     }
   }
 };
 
-/// One stage: `count` chunks of both tiles, the first of which is the row's chunk number `chunk`;
-/// chunk `next` of the inputs is used after them.
+template <int kGroups>
+using Sums = float[kGroups][4];
+
 template <QuantScheme kScheme, int kGroups>
-__device__ __forceinline__ void multiply_stage(const std::byte* stage, int count, int chunk,
-                                               int next, int lane, const Inputs<kGroups>& inputs,
+__device__ __forceinline__ void multiply_chunk(const std::byte* weights, int lane,
+                                               const uint4 (&b)[2][kGroups], Sums<kGroups>& sums) {
+  Chunk<kScheme> chunk;
+  chunk.load(weights, lane);
+  std::uint32_t a[4][4];
+  chunk.template decode<0>(a[0]);
+  chunk.template decode<1>(a[1]);
+#pragma unroll
+  for (int n = 0; n < kGroups; ++n) {
+    ptx::mma_m16n8k16_bf16(sums[n], a[0], b[0][n].x, b[0][n].y);
+    ptx::mma_m16n8k16_bf16(sums[n], a[1], b[0][n].z, b[0][n].w);
+  }
+  chunk.template decode<2>(a[2]);
+  chunk.template decode<3>(a[3]);
+#pragma unroll
+  for (int n = 0; n < kGroups; ++n) {
+    ptx::mma_m16n8k16_bf16(sums[n], a[2], b[1][n].x, b[1][n].y);
+    ptx::mma_m16n8k16_bf16(sums[n], a[3], b[1][n].z, b[1][n].w);
+  }
+}
+
+/// One piece of a tile: chunks [first, first + count) of the row. `operands` holds its first values
+/// and then those of chunk `next`, of which the row has `next_count` more.
+template <QuantScheme kScheme, int kGroups>
+__device__ __forceinline__ void multiply_piece(const std::byte* weights, int first, int count,
+                                               int next, int next_count, int lane,
+                                               const Inputs<kGroups>& inputs,
                                                Operands<kGroups>& operands, Sums<kGroups>& sums) {
   constexpr int kBytes = static_cast<int>(chunk_bytes(kScheme));
-#pragma unroll(kGroups == 1 ? 3 : 1)
-  for (int j = 0; j < count; ++j) {
-    uint4 b[2][kGroups];
-    if constexpr (Operands<kGroups>::kIsAhead) {
+  if constexpr (kGroups == 1) {
+    if (count == kPieceChunks && next_count >= kPieceChunks) {
+      const std::byte* const ahead = inputs.rows[0] + next * 128;
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
-        b[0][n] = operands.next[0][n];
-        b[1][n] = operands.next[1][n];
+      for (int j = 0; j < kPieceChunks; ++j) {
+        multiply_chunk<kScheme, 1>(weights + j * kBytes, lane, operands.values[j], sums);
+        operands.values[j][0][0] = load_operand(ahead + j * 128);
+        operands.values[j][1][0] = load_operand(ahead + j * 128 + 64);
       }
-      operands.load(inputs, j + 1 < count ? chunk + j + 1 : next);
     } else {
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) b[0][n] = inputs.load(n, chunk + j, 0);
+      for (int j = 0; j < kPieceChunks; ++j) {
+        if (j >= count) break;
+        multiply_chunk<kScheme, 1>(weights + j * kBytes, lane, operands.values[j], sums);
+        if (j < next_count) operands.load(inputs, j, next + j);
+      }
     }
-    const std::byte* const first_at = stage + j * kBytes;
-    const std::byte* const second_at = stage + (count + j) * kBytes;
-    Chunk<kScheme> first;
-    Chunk<kScheme> second;
-    first.load(first_at, lane);
-    second.load(second_at, lane);
-    multiply_half<kScheme, 0>(first, second, first_at, second_at, lane, b[0], sums);
-    if constexpr (!Operands<kGroups>::kIsAhead) {
-#pragma unroll
-      for (int n = 0; n < kGroups; ++n) b[1][n] = inputs.load(n, chunk + j, 1);
-    }
-    multiply_half<kScheme, 1>(first, second, first_at, second_at, lane, b[1], sums);
-  }
-}
-
-/// Sum over segments of the value that lane `at / 4` of every warp holds in register at % 4.
-__device__ inline float sum_segments(const float* sums, int tile, int at) {
-  float total = 0.0F;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += sums[(w * 2 + tile) * 128 + at];
-  return total;
-}
-
-/// Adds the warps' sums of column group `n` and hands them on; every thread of the block.
-__device__ __forceinline__ void finish_group(const Params& params, const Run& run, int row, int n,
-                                             float first_scale, float second_scale,
-                                             const float* shared_sums) {
-  const int at = static_cast<int>(threadIdx.x);
-  const int lane = at / 4;
-  const int tile_row = lane / 4 + at % 4 / 2 * 8;
-  const int column = 8 * n + lane % 4 * 2 + at % 2;
-  if (column >= run.expert->num_tokens) return;
-  const std::int64_t slot = run.expert->first_slot + column;
-  const float first = sum_segments(shared_sums, 0, at) * first_scale;
-  const float second = sum_segments(shared_sums, 1, at) * second_scale;
-  if (run.phase == 0) {
-    auto* const out = reinterpret_cast<__nv_bfloat16*>(params.work.activations);
-    out[slot * params.layer.max_width() + operand_index(row * 16 + tile_row)] =
-        __float2bfloat16_rn(activate(first, second, params.layer.alpha, params.layer.limit));
   } else {
-    float* const out = params.work.outputs + slot * params.layer.hidden + row * 32 + tile_row;
-    out[0] = first;
-    out[16] = second;
-  }
-}
-
-/// y of 32 rows, once all experts are done with them.
-__device__ __noinline__ inline void combine_rows(const Params& params, int row) {
-  const Layer& layer = params.layer;
-  const Workspace& work = params.work;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int column = row * 32 + lane;
-  const int num_pairs = layer.num_pairs();
-  for (int t = static_cast<int>(threadIdx.x) / 32; t < layer.num_tokens; t += kWarps) {
-    float routed = 0.0F;
-    for (int k = 0; k < layer.top_k; ++k) {
-      const std::int64_t slot = work.slot_of[t * layer.top_k + k];
-      routed = fmaf(work.weights[t * layer.top_k + k],
-                    __ldcg(work.outputs + slot * layer.hidden + column), routed);
+#pragma unroll 1
+    for (int j = 0; j < count; ++j) {
+      multiply_chunk<kScheme, kGroups>(weights + j * kBytes, lane, operands.values[0], sums);
+      if (j + 1 < count || next_count > 0) {
+        operands.load(inputs, 0, j + 1 < count ? first + j + 1 : next);
+      }
     }
-    const float shared =
-        layer.has_shared()
-            ? __ldcg(work.outputs + static_cast<std::int64_t>(num_pairs + t) * layer.hidden +
-                     column)
-            : 0.0F;
-    float* const y = layer.y + static_cast<std::int64_t>(t) * layer.hidden + column;
-    *y += fmaf(layer.routed_scale, routed, shared);
   }
 }
 
-/// Tells other blocks what this one has finished, an item late, so that no barrier is waited for
-/// that an item does not need anyway and no atomic's answer is waited for at all.
-class Completion {
+/// The compute warps of a block.
+class Computer {
  public:
-  static constexpr int kNone = -1;
+  __device__ Computer(const Params& params, DecodeMemory& memory)
+      : params_(params),
+        memory_(memory),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  /// A barrier of the block. After it, what every thread wrote for the item before this one is
-  /// published by thread 0; the block sums the rows of y that turned out to be complete. `item` is
-  /// the one whose results the threads write next: an entry of phase 0 or a row of phase 1.
-  __device__ __forceinline__ void step(const Params& params, int phase, int item, int (&rows)[2]) {
-    compute_sync();
-    const Workspace& work = params.work;
-    if (threadIdx.x == 0) {
-      int complete = kNone;
-      if (ticket_row_ != kNone && ticket_ + 1 == static_cast<std::uint32_t>(*work.num_active)) {
-        complete = ticket_row_;
-        work.counters[Workspace::kRows + ticket_row_] = 0;
-        __threadfence();
-      }
-      rows[parity_] = complete;
-      ticket_row_ = kNone;
-      if (item_ != kNone) {
-        if (phase_ == 0) {
-          add_release(work.counters + Workspace::kEntries + item_);
-        } else {
-          ticket_ = add_release(work.counters + Workspace::kRows + item_);
-          ticket_row_ = item_;
-        }
+  __device__ void run() {
+    while (true) {
+      wait_full();
+      const Item& item = memory_.items[ring_.slot];
+      if (item.phase == Item::kNone) break;
+      if (item.scheme == QuantScheme::kNvfp4) {
+        multiply_item_of<QuantScheme::kNvfp4>(item);
+      } else {
+        multiply_item_of<QuantScheme::kMxfp8>(item);
       }
     }
-    parity_ ^= 1;
-    const int row = rows[parity_];  // written before the barrier above
-    if (row != kNone) combine_rows(params, row);
-    phase_ = phase;
-    item_ = item;
+    wait_read();
+    if (threadIdx.x == 0) memory_.sheets[sheet_.slot].phase = Item::kNone;
+    hand_over();
   }
 
  private:
-  int parity_ = 0;
-  int phase_ = 0;
-  int item_ = kNone;
-  int ticket_row_ = kNone;  // thread 0's
-  std::uint32_t ticket_ = 0;
-};
+  __device__ __forceinline__ void wait_full() const {
+    ptx::mbarrier_wait_parity(ptx::shared_address(memory_.full + ring_.slot), ring_.parity);
+  }
+  /// Every lane has read the stage.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(memory_.empty + ring_.slot));
+    ring_.advance();
+  }
+  __device__ __forceinline__ void wait_read() const {
+    ptx::mbarrier_wait_parity(ptx::shared_address(memory_.read + sheet_.slot), sheet_.parity ^ 1U);
+  }
+  __device__ __forceinline__ void hand_over() {
+    __syncwarp();
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(memory_.written + sheet_.slot));
+    sheet_.advance();
+  }
 
-/// What a block's threads share beside the rings.
-struct Shared {
-  float* sums;  // [2][kSumFloats]
-  int (&complete_rows)[2];
-};
-
-/// One run by the whole block.
-template <QuantScheme kScheme, int kGroups>
-__device__ __forceinline__ void multiply_run(const Params& params, const Run& run, Ring& ring,
-                                             Completion& completion, const Shared& shared,
-                                             int& sum_parity) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const ActiveExpert& expert = *run.expert;
-  const int num_tokens = expert.num_tokens;
-  Inputs<kGroups> inputs;
-#pragma unroll
-  for (int n = 0; n < kGroups; ++n) {
-    const int column = 8 * n + lane / 4;
-    inputs.rows[n] = nullptr;
-    if (column < num_tokens) {
-      const std::int64_t slot = expert.first_slot + column;
-      const std::byte* const row =
-          run.phase == 0 ? params.work.inputs +
-                               std::int64_t{params.work.token_of[slot]} * params.layer.hidden * 2
-                         : params.work.activations + slot * params.layer.max_width() * 2;
-      inputs.rows[n] = row + lane % 4 * 16;
+  template <QuantScheme kScheme>
+  __device__ __forceinline__ void multiply_item_of(const Item& item) {
+    const int num_tokens = item.num_tokens;
+    if (num_tokens <= 8) {
+      multiply_item<kScheme, 1>(item);
+    } else if (num_tokens <= 16) {
+      multiply_item<kScheme, 2>(item);
+    } else {
+      multiply_item<kScheme, 4>(item);
     }
   }
-  const float first_scale = run.phase == 0 ? expert.gate_scale : expert.down_scale;
-  const float second_scale = run.phase == 0 ? expert.up_scale : expert.down_scale;
-  const int num_chunks = run.num_chunks;
-  const int begin = warp * kPieceChunks;
-  Operands<kGroups> operands;
-  if (Operands<kGroups>::kIsAhead && begin < num_chunks) operands.load(inputs, begin);
-  for (int row = run.first_row; row < run.end_row; ++row) {
+
+  /// The activations of an expert are complete.
+  __device__ __forceinline__ void wait_for_phase0(int entry, int width, int num_tokens) {
+    if (entry == complete_entry_) return;
+    complete_entry_ = entry;
+    const auto target = static_cast<std::uint32_t>(width / 16 * num_groups(num_tokens));
+    const std::uint32_t* const counter = params_.work.counters + Workspace::kEntries + entry;
+    if (lane_ == 0) {
+      while (load_acquire(counter) < target) __nanosleep(32);
+    }
+    __syncwarp();
+  }
+
+  /// `item` is gone with its stage.
+  template <QuantScheme kScheme, int kGroups>
+  __device__ __forceinline__ void multiply_item(const Item& item) {
+    const int num_chunks = item.num_chunks;
+    const int segment = warp_ % kNumSegments;
+    const int tile = warp_ / kNumSegments;
+    Sheet head;  // lane 0 of warp 0 writes it
+    head.phase = item.phase;
+    head.entry = item.entry;
+    head.row = item.row;
+    head.first_slot = item.first_slot;
+    head.num_tokens = item.num_tokens;
+    const float scale = item.scales[tile];
+    Inputs<kGroups> inputs;
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      const int column = min(8 * n + lane_ / 4, head.num_tokens - 1);
+      inputs.rows[n] =
+          (head.phase == 0
+               ? params_.work.inputs + std::int64_t{item.tokens[column]} * params_.layer.hidden * 2
+               : params_.work.activations +
+                     std::int64_t{head.first_slot + column} * params_.layer.max_width() * 2) +
+          lane_ % 4 * 16;
+    }
+    if (head.phase == 1) wait_for_phase0(head.entry, item.width, head.num_tokens);
+
+    constexpr int kBytes = static_cast<int>(chunk_bytes(kScheme));
+    constexpr int kPieces = pieces_of_stage(kScheme);
+    const int place = tile * kTileStageBytes + segment % kPieces * kPieceChunks * kBytes;
+    Operands<kGroups> operands;
+#pragma unroll
+    for (int j = 0; j < Operands<kGroups>::kChunks; ++j) {
+      operands.load(inputs, j, min(segment * kPieceChunks + j, num_chunks - 1));
+    }
     Sums<kGroups> sums = {};
-    for (int piece = begin; piece < num_chunks; piece += kNumSegments * kPieceChunks) {
-      const int end = min(num_chunks, piece + kPieceChunks);
-      for (int chunk = piece; chunk < end;) {
-        const int count = min(chunks_of_stage(kScheme), end - chunk);
-        const int after = chunk + count < end ? chunk + count : piece + kNumSegments * kPieceChunks;
-        ring.wait_full();
-        multiply_stage<kScheme, kGroups>(ring.stage(), count, chunk,
-                                         after < num_chunks ? after : begin, lane, inputs, operands,
-                                         sums);
-        ring.release();
-        chunk += count;
+#pragma unroll 1
+    for (int first_piece = 0; first_piece * kPieceChunks < num_chunks; first_piece += kPieces) {
+      wait_full();
+      const int piece = first_piece + segment % kPieces;
+      const int first = piece * kPieceChunks;
+      if (piece % kNumSegments == segment && first < num_chunks) {
+        const int next = first + kNumSegments * kPieceChunks;
+        multiply_piece<kScheme, kGroups>(memory_.stages[ring_.slot] + place, first,
+                                         min(kPieceChunks, num_chunks - first), next,
+                                         num_chunks - next, lane_, inputs, operands, sums);
       }
+      release();
     }
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      if (8 * n >= num_tokens) break;
-      // Two buffers: the barrier of one keeps the readers of the other apart from its next writers.
-      float* const buffer = shared.sums + sum_parity * kSumFloats;
-      sum_parity ^= 1;
-      auto* const mine = reinterpret_cast<float4*>(buffer) + warp * 64 + lane;
-      mine[0] = make_float4(sums[0][n][0], sums[0][n][1], sums[0][n][2], sums[0][n][3]);
-      mine[32] = make_float4(sums[1][n][0], sums[1][n][1], sums[1][n][2], sums[1][n][3]);
-      if (n == 0) {
-        completion.step(params, run.phase, run.phase == 0 ? run.entry : row, shared.complete_rows);
-      } else {
-        compute_sync();
+      if (8 * n >= head.num_tokens) break;
+      wait_read();
+      Sheet& sheet = memory_.sheets[sheet_.slot];
+      *reinterpret_cast<float4*>(sheet.sums[segment][tile] + lane_ * 4) =
+          make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+      if (segment == 0 && lane_ == 0) {
+        sheet.scales[tile] = scale;
+        if (tile == 0) {
+          sheet.phase = head.phase;
+          sheet.entry = head.entry;
+          sheet.row = head.row;
+          sheet.first_slot = head.first_slot + 8 * n;
+          sheet.num_tokens = min(8, head.num_tokens - 8 * n);
+        }
       }
-      finish_group(params, run, row, n, first_scale, second_scale, buffer);
+      hand_over();
     }
   }
-}
 
-template <QuantScheme kScheme>
-__device__ __forceinline__ void multiply_run_of(const Params& params, const Run& run, Ring& ring,
-                                                Completion& completion, const Shared& shared,
-                                                int& sum_parity) {
-  const int num_tokens = run.expert->num_tokens;
-  if (num_tokens <= 8) {
-    multiply_run<kScheme, 1>(params, run, ring, completion, shared, sum_parity);
-  } else if (num_tokens <= 16) {
-    multiply_run<kScheme, 2>(params, run, ring, completion, shared, sum_parity);
-  } else {
-    multiply_run<kScheme, 4>(params, run, ring, completion, shared, sum_parity);
-  }
-}
+  const Params& params_;
+  DecodeMemory& memory_;
+  RingPlace<kStages> ring_;
+  RingPlace<kSheets> sheet_;
+  int warp_;
+  int lane_;
+  int complete_entry_ = -1;  // whose activations are known to be written
+};
 
-/// One block's work: `bytes` is kSharedBytes of shared memory, aligned to 128; kThreads threads;
-/// all `num_blocks` (= params.num_blocks) blocks must be resident together. The list of work is
-/// complete, or will be when griddepcontrol.wait returns.
-__device__ __forceinline__ void decode_block(const Params& params, std::byte* bytes, int block,
+/// One block's work: kThreads threads; all `num_blocks` (= params.num_blocks) blocks must be
+/// resident together. The routing is complete, or will be when griddepcontrol.wait returns.
+__device__ __forceinline__ void decode_block(const Params& params, DecodeMemory& memory, int block,
                                              int num_blocks) {
-  auto& board = *reinterpret_cast<Board*>(bytes + kSharedBytes - sizeof(Board));
-  const Workspace& work = params.work;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const bool is_lane_0 = threadIdx.x % 32 == 0;
-  if (threadIdx.x == 0) board.complete_rows[0] = board.complete_rows[1] = Completion::kNone;
-  if (is_lane_0 && warp < kWarps) {
-    const Ring ring(bytes, warp);
+  if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(ring.full + i), 1);
-      ptx::mbarrier_init(ptx::shared_address(ring.empty + i), 1);
+      ptx::mbarrier_init(ptx::shared_address(memory.full + i), 1);
+      ptx::mbarrier_init(ptx::shared_address(memory.empty + i), kWarps);
+    }
+    for (int i = 0; i < kSheets; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(memory.written + i), kWarps);
+      ptx::mbarrier_init(ptx::shared_address(memory.read + i), 1);
     }
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  ptx::griddepcontrol_wait();
-  if (warp == kWarps) return load_rings(params, bytes, block);
-  const Shared shared{.sums = reinterpret_cast<float*>(bytes + kRingBytes),
-                      .complete_rows = board.complete_rows};
-  Ring ring(bytes, warp);
-  Completion completion;
-  Runs runs;
-  runs.start(params, block);
-  Run run;
-  int phase = 0;
-  int sum_parity = 0;
-  while (runs.next(params, run)) {
-    if (run.phase == 1) {
-      // This block's own share of phase 0 first, or blocks would wait for each other.
-      if (phase == 0) completion.step(params, 0, Completion::kNone, board.complete_rows);
-      phase = 1;
-      const auto target = static_cast<std::uint32_t>(run.expert->width / 16);
-      const std::uint32_t* const counter = work.counters + Workspace::kEntries + run.entry;
-      if (is_lane_0) {
-        while (load_acquire(counter) < target) __nanosleep(64);
-      }
-      __syncwarp();
-    }
-    if (run.scheme == QuantScheme::kNvfp4) {
-      multiply_run_of<QuantScheme::kNvfp4>(params, run, ring, completion, shared, sum_parity);
-    } else {
-      multiply_run_of<QuantScheme::kMxfp8>(params, run, ring, completion, shared, sum_parity);
-    }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == kWarps) {
+    Loader(params, memory).run(block, num_blocks);
+    return;
   }
-  // Publish the last item, learn of its ticket, sum its rows.
-  for (int i = 0; i < 3; ++i) {
-    completion.step(params, 0, Completion::kNone, board.complete_rows);
+  if (warp < kWarps) {
+    ptx::griddepcontrol_wait();
+    Computer(params, memory).run();
+  } else {
+    Finisher(params, memory).run(block, num_blocks);
   }
-  if (threadIdx.x == 0) {
-    const std::uint32_t exits = atomicAdd(work.counters + Workspace::kExitTicket, 1U);
-    board.is_last = exits + 1 == static_cast<std::uint32_t>(num_blocks);
-  }
-  compute_sync();
-  if (!board.is_last) return;
-  for (int i = static_cast<int>(threadIdx.x); i < *work.num_active; i += kComputeThreads) {
-    work.counters[Workspace::kEntries + i] = 0;
-  }
-  if (threadIdx.x == 0) work.counters[Workspace::kExitTicket] = 0;
 }
 
 }  // namespace winnow::cuda::fast_moe

@@ -2,6 +2,7 @@
 // tokens. Bits as in moe.h.
 #include <cuda_bf16.h>
 
+#include "ops/cuda/check.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/moe/cuda_fast.h"
@@ -18,10 +19,10 @@ __global__ void __launch_bounds__(kThreads) route_partial(Layer layer, Workspace
                                            static_cast<int>(blockIdx.y));
 }
 
-__global__ void __launch_bounds__(kChoiceThreads)
-    route_choose(Layer layer, Workspace work, int num_blocks) {
+template <bool kIsDecode>
+__global__ void __launch_bounds__(kChoiceThreads) route_choose(Layer layer, Workspace work) {
   __shared__ ChoiceMemory memory;
-  route_choose_block(layer, work, num_blocks, memory, static_cast<int>(blockIdx.x));
+  route_choose_block<kIsDecode>(layer, work, memory, static_cast<int>(blockIdx.x));
 }
 
 // Many tokens: a block multiplies kTileTokens tokens by kTileExperts rows, a thread 8 by 4, group
@@ -154,26 +155,38 @@ __global__ void __launch_bounds__(kThreads) choose_prefill(Layer layer, Workspac
 
 namespace {
 
+template <typename Kernel>
+cudaError_t prefer_shared_memory(Kernel* kernel) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
 template <bool kIsDecode>
-void route_few(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream) {
+void route_few(const Layer& layer, const Workspace& work, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(layer.hidden / kChunkCols),
                   static_cast<unsigned>((layer.num_tokens + kRouteTokens - 1) / kRouteTokens));
   launch_overlapping(route_partial<kIsDecode>, {.grid = grid, .block = dim3(kThreads)}, stream,
                      "route_partial", layer, work);
   launch_overlapping(
-      route_choose,
+      route_choose<kIsDecode>,
       {.grid = dim3(static_cast<unsigned>(layer.num_tokens)), .block = dim3(kChoiceThreads)},
-      stream, "route_choose", layer, work, num_blocks);
+      stream, "route_choose", layer, work);
 }
 
 }  // namespace
 
-void route(const Layer& layer, const Workspace& work, int num_blocks, cudaStream_t stream) {
-  route_few<true>(layer, work, num_blocks, stream);
+void route(const Layer& layer, const Workspace& work, cudaStream_t stream) {
+  // Like decode's, or its blocks could not join these on a multiprocessor.
+  static const cudaError_t kConfigured = [] {
+    const cudaError_t status = prefer_shared_memory(route_partial<true>);
+    return status == cudaSuccess ? prefer_shared_memory(route_choose<true>) : status;
+  }();
+  check(kConfigured, "cudaFuncSetAttribute");
+  route_few<true>(layer, work, stream);
 }
 
 void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream) {
-  if (layer.num_tokens <= kMaxSpreadTokens) return route_few<false>(layer, work, 0, stream);
+  if (layer.num_tokens <= kMaxSpreadTokens) return route_few<false>(layer, work, stream);
   const auto num_tokens = static_cast<unsigned>(layer.num_tokens);
   const dim3 grid((num_tokens + kTileTokens - 1) / kTileTokens,
                   static_cast<unsigned>((layer.num_experts + kTileExperts - 1) / kTileExperts));

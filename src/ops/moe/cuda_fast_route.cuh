@@ -58,8 +58,8 @@ __device__ __forceinline__ void route_partial_block(const Layer& layer, const Wo
   // The first (and usually only) row of weights does not depend on the launch before.
   float w[32];
   if (thread < 2 * layer.num_experts) load_router_group(layer, chunk, thread, w);
-  ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   for (int i = thread; i < kRouteTokens * kChunkCols; i += kNumThreads) {
     const int t = i / kChunkCols;
     const int k = i % kChunkCols;
@@ -177,21 +177,33 @@ __device__ __forceinline__ void choose_experts(const Layer& layer, const Workspa
 // order, slice after slice of the block.
 constexpr int kHeldGroups = 48;
 
+__device__ __forceinline__ void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 struct ChoiceMemory {
   PlanMemory plan;
   float logits[kMaxExperts + 1];
   bool is_last;
 };
 
-/// A block of kChoiceThreads, one for each token: the sums of its groups, the choice; with
-/// `num_blocks` of decode the last block to finish plans it.
+/// A block of kChoiceThreads, one for each token: the sums of its groups, the choice; where decode
+/// follows, the last block to finish plans it.
+template <bool kIsDecode>
 __device__ __forceinline__ void route_choose_block(const Layer& layer, const Workspace& work,
-                                                   int num_blocks, ChoiceMemory& memory,
-                                                   int token) {
+                                                   ChoiceMemory& memory, int token) {
   auto& logits = memory.logits;
-  ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  // What does not depend on the launch before, close by when it is wanted.
   const int thread = static_cast<int>(threadIdx.x);
+  if (kIsDecode && thread <= layer.num_experts) {
+    if (thread < layer.num_experts || layer.has_shared()) {
+      prefetch_l2(layer.experts + thread);
+      prefetch_l2(&layer.experts[thread].down);
+    }
+    if (thread < layer.num_experts) prefetch_l2(layer.router_bias + thread);
+  }
+  ptx::griddepcontrol_wait();
   const int num_groups = layer.hidden / 32;
   const int slice_threads = layer.num_experts <= 128 ? 128 : 256;
   const int num_slices = kChoiceThreads / slice_threads;
@@ -223,7 +235,7 @@ __device__ __forceinline__ void route_choose_block(const Layer& layer, const Wor
   if (thread < 32) {
     choose_experts(layer, work, token, logits);
     __syncwarp();
-    if (thread == 0 && num_blocks > 0) {
+    if (thread == 0 && kIsDecode) {
       __threadfence();
       const std::uint32_t done = atomicAdd(work.counters + Workspace::kRouteTicket, 1U);
       memory.is_last = done + 1 == static_cast<std::uint32_t>(layer.num_tokens);
@@ -231,9 +243,9 @@ __device__ __forceinline__ void route_choose_block(const Layer& layer, const Wor
       __threadfence();
     }
   }
-  if (num_blocks == 0) return;
+  if constexpr (!kIsDecode) return;
   __syncthreads();
-  if (memory.is_last) plan_decode(layer, work, num_blocks, memory.plan);
+  if (memory.is_last) plan_decode(layer, work, memory.plan);
 }
 
 }  // namespace winnow::cuda::fast_moe

@@ -9,7 +9,7 @@ namespace winnow::cuda::fast_moe {
 
 /// `take(num_bytes)` returns std::byte*, aligned to 256. counters stay unset.
 template <typename Take>
-Workspace carve(const Layer& layer, int num_blocks, Take take) {
+Workspace carve(const Layer& layer, Take take) {
   const std::int64_t tokens = layer.num_tokens;
   const std::int64_t pairs = layer.num_pairs();
   const bool decodes = is_decode(layer);
@@ -27,11 +27,8 @@ Workspace carve(const Layer& layer, int num_blocks, Take take) {
   work.token_of = ints(slots);
   work.active = reinterpret_cast<ActiveExpert*>(
       take(max_active(layer) * static_cast<std::int64_t>(sizeof(ActiveExpert))));
-  work.num_active = ints(1);
-  if (decodes) {
-    work.begins = reinterpret_cast<WorkPlace*>(
-        take(2 * (num_blocks + 1) * static_cast<std::int64_t>(sizeof(WorkPlace))));
-  } else {
+  work.num_active = ints(2);
+  if (!decodes) {
     work.counts = ints(layer.num_experts);
     work.tiles = reinterpret_cast<WorkPlace*>(
         take(2 * max_tiles(layer) * static_cast<std::int64_t>(sizeof(WorkPlace))));

@@ -31,9 +31,9 @@ class Scratch {
     counters_ = device_array<std::uint32_t>(65536);
     check(cudaMemset(counters_, 0, 65536 * 4), "cudaMemset");
   }
-  Workspace workspace(const Layer& layer, int num_blocks) {
+  Workspace workspace(const Layer& layer) {
     std::int64_t used = 0;
-    Workspace work = carve(layer, num_blocks, [&](std::int64_t bytes) {
+    Workspace work = carve(layer, [&](std::int64_t bytes) {
       std::byte* const at = data_ + used;
       used += (bytes + 255) / 256 * 256;
       if (used > num_bytes_) {
@@ -72,7 +72,7 @@ Result run_once(const Model& model, int l, const float* h, int num_tokens, Scrat
   Layer layer = model.layer(l, h, num_tokens, y);
   layer.chosen_experts = chosen;
   layer.chosen_weights = weights;
-  run(layer, scratch.workspace(layer, num_decode_blocks(num_sms)), num_sms, nullptr);
+  run(layer, scratch.workspace(layer), num_sms, nullptr);
   check(cudaDeviceSynchronize(), "moe");
   Result result{to_host(y, std::int64_t{num_tokens} * s.hidden),
                 to_host(chosen, std::int64_t{num_tokens} * s.top_k),
@@ -248,18 +248,17 @@ void time_model(const Model& model, Scratch& scratch, int num_sms, const std::ve
     auto* const y = device_array<float>(std::int64_t{m} * s.hidden);
     check(cudaMemset(y, 0, static_cast<std::size_t>(m) * static_cast<std::size_t>(s.hidden) * 4),
           "cudaMemset");
-    const int num_blocks = num_decode_blocks(num_sms);
     const auto layer_of = [&](int l) {
       return model.layer(l % num_tables, h[static_cast<std::size_t>(l)], m, y);
     };
     const double whole = time_layers(num_layers, [&](int l, cudaStream_t stream) {
       const Layer layer = layer_of(l);
-      run(layer, scratch.workspace(layer, num_blocks), num_sms, stream);
+      run(layer, scratch.workspace(layer), num_sms, stream);
     });
     const double routing = time_layers(num_layers, [&](int l, cudaStream_t stream) {
       const Layer layer = layer_of(l);
-      const Workspace work = scratch.workspace(layer, num_blocks);
-      if (is_decode(layer)) return route(layer, work, num_blocks, stream);
+      const Workspace work = scratch.workspace(layer);
+      if (is_decode(layer)) return route(layer, work, stream);
       route_prefill(layer, work, stream);
       sort_prefill(layer, work, stream);
     });
@@ -296,8 +295,8 @@ int main(int argc, char** argv) {
     }
   }
   if (counts.empty()) {
-    counts = what == "check" ? std::vector{1, 8, 33, 64, 65, 200, 1024}
-                             : std::vector{1, 2, 4, 8, 16, 32, 64, 512, 2048, 8192};
+    counts = what == "check" ? std::vector{1, 8, 33, 64, 65, 200, 300, 1024}
+                             : std::vector{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   }
   int num_sms = 0;
   check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "attribute");
@@ -306,7 +305,7 @@ int main(int argc, char** argv) {
     {
       const Model tiny(
           {.hidden = 512, .width = 512, .shared_width = 512, .num_experts = 8, .top_k = 2}, 1);
-      check_model("tiny", tiny, scratch, num_sms, {1, 2, 7, 33, 64, 65, 300});
+      check_model("tiny", tiny, scratch, num_sms, {1, 2, 7, 33, 64, 65, 200, 300, 1500});
     }
     {
       const Model odd({.hidden = 320,
@@ -317,7 +316,7 @@ int main(int argc, char** argv) {
                        .routed = winnow::QuantScheme::kMxfp8,
                        .shared = winnow::QuantScheme::kNvfp4},
                       1);
-      check_model("odd", odd, scratch, num_sms, {1, 3, 40, 64});
+      check_model("odd", odd, scratch, num_sms, {1, 3, 40, 64, 250, 700});
     }
   }
   if (!is_small) {
