@@ -28,6 +28,13 @@ __device__ __forceinline__ std::uint32_t cvt_rn_bf16x2(float low, float high) {
   return pair;
 }
 
+/// low in bits 0 … 7; nearest even, saturating at ±448, NaN to 0x7F.
+__device__ __forceinline__ std::uint16_t cvt_satfinite_e4m3x2(float low, float high) {
+  std::uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 /// Registers of each thread of this warpgroup.
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {

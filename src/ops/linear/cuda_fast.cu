@@ -56,10 +56,6 @@ void project_few(Context& context, const FastProjection& p, std::byte* packed) {
   }
 }
 
-/// Whether prefill cuts its last tiles into runs. cuda_linear_bench checks and times that (fused
-/// QKV of 512 tokens: 101 us, not 154), but no whole step has run with it.
-constexpr bool kCutsTiles = false;
-
 constexpr std::int64_t kRoundTokens = 256;  // rounds but the last are multiples of it
 
 void project_many(Context& context, const FastProjection& p, std::byte* workspace,
@@ -78,7 +74,7 @@ void project_many(Context& context, const FastProjection& p, std::byte* workspac
   for (int part = 0; part < p.w.count; ++part) {
     prefill_linear(context.stream(), linear_of(p, part, 0, p.num_tokens),
                    {.packed = workspace,
-                    .partials = has_partials && kCutsTiles ? workspace + packed_bytes : nullptr,
+                    .partials = has_partials ? workspace + packed_bytes : nullptr,
                     .counters = context.counters()},
                    block, multiprocessors);
   }

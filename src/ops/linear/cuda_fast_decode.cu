@@ -412,6 +412,22 @@ void launch_scheme(cudaStream_t stream, const DecodeParams& params, int num_mult
   }
 }
 
+DecodeParams decode_params(const FastLinear& linear, const std::byte* packed) {
+  return {.w = linear.w.data,
+          .packed = packed,
+          .x = linear.x,
+          .y = linear.y + linear.w.first_row,
+          .x_stride = linear.x_stride,
+          .y_stride = linear.y_stride,
+          .num_tiles = static_cast<int>(linear.w.num_tiles),
+          .num_chunks = static_cast<int>(linear.w.num_chunks),
+          .parts = k_parts(static_cast<int>(linear.w.num_chunks)),
+          .rows = static_cast<int>(linear.w.rows),
+          .num_tokens = static_cast<int>(linear.num_tokens),
+          .sum_scale = sum_scale(linear.w),
+          .accumulate = linear.accumulate};
+}
+
 }  // namespace linear_decode
 
 using namespace linear_decode;  // NOLINT(google-build-using-namespace): of this file
@@ -424,19 +440,7 @@ bool takes_direct_input(const MatrixPart& part, std::int64_t num_tokens, int num
 
 void decode_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,
                    int num_multiprocessors) {
-  const DecodeParams params{.w = linear.w.data,
-                            .packed = packed,
-                            .x = linear.x,
-                            .y = linear.y + linear.w.first_row,
-                            .x_stride = linear.x_stride,
-                            .y_stride = linear.y_stride,
-                            .num_tiles = static_cast<int>(linear.w.num_tiles),
-                            .num_chunks = static_cast<int>(linear.w.num_chunks),
-                            .parts = k_parts(static_cast<int>(linear.w.num_chunks)),
-                            .rows = static_cast<int>(linear.w.rows),
-                            .num_tokens = static_cast<int>(linear.num_tokens),
-                            .sum_scale = sum_scale(linear.w),
-                            .accumulate = linear.accumulate};
+  const DecodeParams params = decode_params(linear, packed);
   if (packed != nullptr && launch_small(stream, linear.w.scheme, params, num_multiprocessors)) {
     return;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "formats/quant_scheme.h"
+#include "ops/linear/cuda_fast.h"
 
 namespace winnow::cuda::linear_decode {
 
@@ -40,6 +41,8 @@ inline int token_tiles(std::int64_t num_tokens) {
   }
   return 8;
 }
+
+DecodeParams decode_params(const FastLinear& linear, const std::byte* packed);
 
 /// The kernel of cuda_fast_decode_small.cu; false when it is not for this shape.
 bool launch_small(cudaStream_t stream, QuantScheme scheme, const DecodeParams& params,

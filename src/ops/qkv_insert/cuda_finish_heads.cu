@@ -8,8 +8,8 @@ namespace winnow::cuda {
 namespace {
 
 __global__ void __launch_bounds__(16 * kHeadsOfBlock) sm90_finish_heads(const FinishRound p) {
-  ptx::griddepcontrol_wait();
-  finish_heads_of_block(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  finish_heads_of_block(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                        [] { ptx::griddepcontrol_wait(); });
 }
 
 }  // namespace
