@@ -12,6 +12,7 @@ shapes that a bar looks for:
     moe_decode        M = 1 | 8 | 32
     moe_prefill       M = 8192                      with router and shared expert
     qkv_insert        M = 1 | 512 | 2048
+    draft_attention   32 x 8 over 4K                sequences x queries, cache fp8
     layer_persistent, layer_graph   M = 1 | 8 at 32K
     decode_step       M = 1 | 8 at 32K              of the JSON that results.py names
 """
@@ -77,6 +78,14 @@ BARS = (
     Bar("fused QKV / FP8 GEMM + 1", "qkv_insert", "M = 512", 1.2, "qkv_fp8", "M = 512,.*"),
     Bar("fused QKV / FP8 GEMM + 1", "qkv_insert", "M = 2048", 1.1, "qkv_fp8", "M = 2048,.*"),
     Bar("fused QKV, of floor", "qkv_insert", "M = 1", 0.70),
+    Bar(
+        "draft attention / dense SDPA",
+        "draft_attention",
+        "32 x 8 over 4K",
+        2,
+        "draft_sdpa_(flash|cudnn)",
+    ),
+    Bar("draft attention, of bandwidth", "draft_attention", "32 x 8 over 4K", 0.60),
     Bar(
         "persistent layer / graph",
         "layer_persistent",

@@ -46,6 +46,7 @@ def _sections(vllm_ops: pathlib.Path | None, bars_only: bool) -> dict[str, Secti
         sections |= {
             "qkv": partial(torch_peers.fused_qkv, (512, 2048)),
             "dense_decode": partial(torch_peers.dense_attention_decode, (512,)),
+            "draft_attention": torch_peers.draft_attention,
             "moe": torch_peers.moe_prefill,
             "dense_prefill": partial(torch_peers.dense_attention_prefill, ("cudnn",)),
         }
@@ -53,6 +54,7 @@ def _sections(vllm_ops: pathlib.Path | None, bars_only: bool) -> dict[str, Secti
         sections |= {
             "qkv": torch_peers.fused_qkv,
             "dense_decode": torch_peers.dense_attention_decode,
+            "draft_attention": torch_peers.draft_attention,
             "moe": torch_peers.moe_prefill,
             "dense_prefill": torch_peers.dense_attention_prefill,
             "moe_fp8": torch_peers.moe_prefill_fp8,

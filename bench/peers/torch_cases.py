@@ -161,6 +161,43 @@ def _dense_attention(
             yield row
 
 
+def draft_attention() -> Iterator[Row]:
+    """A drafter's blocks of 8 queries over a window of 4096 keys and themselves, not causal; the
+    window's mask, which hides up to 7 keys of a query, is left out. Packed: the 16 query heads of a
+    KV head as rows of one head, which a caller may do where no mask tells them apart."""
+    num_sequences, num_queries, heads, kv_heads, keys = 32, 8, 64, 4, 4104
+    kv_bytes = 2 * num_sequences * kv_heads * keys * 128 * 2
+    sets = [
+        (
+            random_bf16(num_sequences, heads, num_queries, 128),
+            random_bf16(num_sequences, kv_heads, keys, 128),
+            random_bf16(num_sequences, kv_heads, keys, 128),
+        )
+        for _ in range(max(2, sets_needed(kv_bytes)))
+    ]
+    shape = f"{num_sequences} x {num_queries} over 4K"
+    fields = {
+        "bytes": kv_bytes,
+        "flops": 4.0 * num_sequences * num_queries * heads * keys * 128,
+    }
+    for name, backend in BACKENDS.items():
+        for packed in (False, True):
+            calls = [partial(_attend, *s, packed) for s in sets]
+            label = f"draft_sdpa_{name}{'_packed' if packed else ''}"
+            try:
+                with sdpa_kernel(backend):
+                    row = timed(label, shape, calls, **fields)
+            except RuntimeError as error:
+                row = Row(label, shape, 0.0, note=str(error).splitlines()[0][:120])
+            yield row
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: bool) -> torch.Tensor:
+    if packed:
+        return F.scaled_dot_product_attention(q.reshape(*k.shape[:2], -1, q.shape[-1]), k, v)
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
 def _routing(num_tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Uniform choice of experts: (token of each sorted row, row of each choice, row offsets)."""
     chosen = torch.rand(num_tokens, NUM_EXPERTS, device="cuda").topk(TOP_K, dim=1).indices

@@ -63,7 +63,10 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
       .attention = is_fast ? cuda::fast::attention : cuda::exact::attention,
       .mlp = is_fast ? cuda::fast::mlp : cuda::exact::mlp,
       .moe = is_fast ? cuda::fast::moe : cuda::exact::moe,
-      .sample = cuda::sample};
+      .sample = cuda::sample,
+      .draft_insert = cuda::exact::draft_insert,
+      .draft_heads = cuda::exact::draft_heads,
+      .draft_attention = is_fast ? cuda::fast::draft_attention : cuda::exact::draft_attention};
 }
 
 }  // namespace winnow::ops

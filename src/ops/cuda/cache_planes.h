@@ -73,6 +73,22 @@ inline CachePlanes cache_planes(const ops::CacheView& cache, int layer) {
   return planes;
 }
 
+/// The drafter's planes of one of its layers.
+inline CachePlanes drafter_planes(const ops::CacheView& cache, int layer) {
+  const CacheRowLayout& layout = *cache.layout;
+  const CachePlane first = layout.drafter_k(layer, 0);
+  const std::int64_t head_stride = layout.shape().drafter->num_kv_heads > 1
+                                       ? layout.drafter_k(layer, 1).data_offset - first.data_offset
+                                       : 0;
+  return {.pool = cache.pool,
+          .row_bytes = layout.row_bytes(),
+          .block_tokens = layout.shape().block_tokens,
+          .mode = DequantMode::kExact,
+          .k = head_planes(first, head_stride),
+          .v = head_planes(layout.drafter_v(layer, 0), head_stride),
+          .index_k = {}};
+}
+
 /// BatchView without its span, which kernels do not need: all pointers are of the device.
 struct DeviceBatch {
   std::int32_t num_tokens = 0;

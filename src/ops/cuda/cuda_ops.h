@@ -14,6 +14,9 @@
 
 namespace winnow::ops {
 struct AttentionParams;
+struct DraftAttentionParams;
+struct DraftHeadsParams;
+struct DraftInsertParams;
 struct EmbedParams;
 class ExpertTable;
 struct IndexTopkParams;
@@ -56,6 +59,9 @@ void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& param
 void attention(const ops::OpContext& context, const ops::AttentionParams& params);
 void mlp(const ops::OpContext& context, const ops::MlpParams& params);
 void moe(const ops::OpContext& context, const ops::MoeParams& params);
+void draft_insert(const ops::OpContext& context, const ops::DraftInsertParams& params);
+void draft_heads(const ops::OpContext& context, const ops::DraftHeadsParams& params);
+void draft_attention(const ops::OpContext& context, const ops::DraftAttentionParams& params);
 }  // namespace exact
 
 // Each falls back to `exact` for a shape it has no kernel for.
@@ -67,6 +73,7 @@ void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& param
 void attention(const ops::OpContext& context, const ops::AttentionParams& params);
 void mlp(const ops::OpContext& context, const ops::MlpParams& params);
 void moe(const ops::OpContext& context, const ops::MoeParams& params);
+void draft_attention(const ops::OpContext& context, const ops::DraftAttentionParams& params);
 }  // namespace fast
 
 }  // namespace winnow::cuda

@@ -15,7 +15,7 @@ void embed(const Kernels& kernels, const ops::OpContext& context, const ops::Emb
                 static_cast<int>(params.table_scheme));
   const auto run = [&](std::int64_t t, int) {
     float* const out = params.out + t * params.hidden;
-    const std::int64_t begin = std::int64_t{params.tokens[t]} * params.hidden;
+    const std::int64_t begin = std::int64_t{params.tokens[t * params.token_stride]} * params.hidden;
     if (is_f32) {
       std::memcpy(out, static_cast<const float*>(params.table) + begin,
                   static_cast<std::size_t>(params.hidden) * sizeof(float));

@@ -13,7 +13,7 @@ constexpr unsigned kBlocksPerRow = 8;  // one token alone is a chain of loads ot
 
 __global__ void exact_embed(ops::EmbedParams params) {
   const std::int64_t t = blockIdx.x;
-  const std::int64_t begin = std::int64_t{params.tokens[t]} * params.hidden;
+  const std::int64_t begin = std::int64_t{params.tokens[t * params.token_stride]} * params.hidden;
   float* const out = params.out + t * params.hidden;
   const std::int64_t first = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
   for (std::int64_t i = first; i < params.hidden; i += std::int64_t{gridDim.y} * kThreads) {

@@ -4,8 +4,8 @@
 #include "ops/cuda/codecs.cuh"
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/lanes.cuh"
 #include "ops/op_context.h"
+#include "ops/qkv_insert/cuda_exact_head.cuh"
 #include "ops/qkv_insert/qkv_insert.h"
 
 namespace winnow::cuda::exact {
@@ -56,57 +56,9 @@ struct FinishParams {
   float* index_q = nullptr;
 };
 
-/// Norm, then RoPE; `head` is this warp's copy in shared memory.
-__device__ void finish_head(float* head, const float* norm, int dim, std::int64_t position,
-                            const FinishParams& params) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const float sum = square_sum16(head, dim);
-  const float inverse = 1.0F / sqrtf(sum / static_cast<float>(dim) + params.eps);
-  __syncwarp();
-  for (int d = lane; d < dim; d += 32) head[d] = (head[d] * inverse) * (1.0F + norm[d]);
-  __syncwarp();
-  const int half = params.shape.rotary_dim / 2;
-  const float* const cos = params.rope.cos + position * half;
-  const float* const sin = params.rope.sin + position * half;
-  for (int j = lane; j < half; j += 32) {
-    const float a = head[j];
-    const float b = head[j + half];
-    head[j] = fmaf(-b, sin[j], a * cos[j]);
-    head[j + half] = fmaf(a, sin[j], b * cos[j]);
-  }
-  __syncwarp();
-}
-
 __device__ void copy_query(const float* head, int dim, bool cast, float* out) {
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) {
     out[d] = cast ? decode_e4m3(encode_e4m3(head[d])) : head[d];
-  }
-}
-
-__device__ void store_vector(const float* head, const HeadPlanes& plane, int number, std::byte* row,
-                             int token) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  std::byte* const data = row + plane.data(number, token);
-  if (plane.dtype == CacheDType::kNvfp4) {
-    auto* const scales = reinterpret_cast<std::uint8_t*>(row + plane.scales(number, token));
-    for (int group = lane; group < plane.dim / kNvfp4Group; group += 32) {
-      scales[group] =
-          quantize_nvfp4_group(head + group * kNvfp4Group,
-                               reinterpret_cast<std::uint8_t*>(data) + group * (kNvfp4Group / 2));
-    }
-    return;
-  }
-  for (int d = lane; d < plane.dim; d += 32) {
-    switch (plane.dtype) {
-      case CacheDType::kF32:
-        reinterpret_cast<float*>(data)[d] = head[d];
-        break;
-      case CacheDType::kBF16:
-        reinterpret_cast<Bf16*>(data)[d] = encode_bf16(head[d]);
-        break;
-      default:
-        reinterpret_cast<std::uint8_t*>(data)[d] = encode_e4m3(head[d]);
-    }
   }
 }
 
@@ -131,22 +83,23 @@ __global__ void exact_finish_heads(FinishParams params) {
   std::byte* const row = params.planes.row(
       params.batch.pool_row(static_cast<std::int32_t>(token), position / block_tokens));
   const int slot = position % block_tokens;
+  const int half = shape.rotary_dim / 2;
   switch (head.kind) {
     case HeadKind::kQuery:
-      finish_head(values, params.q_norm, dim, position, params);
+      finish_head(values, params.q_norm, dim, position, params.eps, params.rope, half);
       return copy_query(values, dim, params.planes.casts_query,
                         params.q + (token * shape.num_heads + head.number) * dim);
     case HeadKind::kKey:
-      finish_head(values, params.k_norm, dim, position, params);
+      finish_head(values, params.k_norm, dim, position, params.eps, params.rope, half);
       return store_vector(values, params.planes.k, head.number, row, slot);
     case HeadKind::kValue:
       return store_vector(values, params.planes.v, head.number, row, slot);
     case HeadKind::kIndexQuery:
-      finish_head(values, params.index_q_norm, dim, position, params);
+      finish_head(values, params.index_q_norm, dim, position, params.eps, params.rope, half);
       return copy_query(values, dim, params.planes.casts_index_query,
                         params.index_q + (token * shape.num_index_heads + head.number) * dim);
     case HeadKind::kIndexKey:
-      finish_head(values, params.index_k_norm, dim, position, params);
+      finish_head(values, params.index_k_norm, dim, position, params.eps, params.rope, half);
       return store_vector(values, params.planes.index_k, 0, row, slot);
   }
 }

@@ -55,19 +55,40 @@ class Call {
     return place(host, count, true);
   }
 
-  BatchView batch(const BatchView& host) {
+  /// Its tokens alone, for operations that read no block table.
+  BatchView positions(const BatchView& host) {
     BatchView device = host;
     device.positions = in(host.positions, host.num_tokens);
     device.sequence_of = in(host.sequence_of, host.num_tokens);
+    device.sequences = {in(host.sequences.data(), std::ssize(host.sequences)),
+                        host.sequences.size()};
+    return device;
+  }
+
+  /// `ends_before`: block tables cover the positions before a slice's own, no more.
+  BatchView batch(const BatchView& host, bool ends_before = false) {
     std::vector<SequenceSlice> slices(host.sequences.begin(), host.sequences.end());
+    BatchView device = host;
     for (SequenceSlice& slice : slices) {
-      slice.block_table = in(slice.block_table, num_blocks(slice));
       device.max_slice_tokens = std::max(device.max_slice_tokens, slice.num_tokens);
       device.num_positions =
           std::max(device.num_positions, slice.first_position + slice.num_tokens);
+      SequenceSlice covered = slice;
+      if (ends_before) covered.num_tokens = 0;
+      slice.block_table = in(slice.block_table, num_blocks(covered));
     }
-    device.sequences = {in(slices.data(), std::ssize(slices)), slices.size()};
-    return device;
+    device.sequences = slices;
+    return positions(device);
+  }
+
+  /// As far as the batch's positions go.
+  RopeTable rope(const RopeTable& host, const AttentionShape& shape, const BatchView& batch) {
+    std::int32_t num_positions = 0;
+    for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
+      num_positions = std::max(num_positions, batch.positions[t] + 1);
+    }
+    const std::int64_t count = std::int64_t{num_positions} * (shape.rotary_dim / 2);
+    return {.cos = in(host.cos, count), .sin = in(host.sin, count)};
   }
 
   /// The pool's rows that the batch's sequences hold; others exist up to the highest and are NaN,
@@ -153,12 +174,13 @@ struct Hosted {
 
   static void embed(const OpContext&, const EmbedParams& params) {
     Call call(kKernels);
-    const std::int32_t* const end = params.tokens + params.num_tokens;
-    const std::int64_t rows =
-        params.num_tokens == 0 ? 0 : *std::max_element(params.tokens, end) + 1;
+    std::int64_t rows = 0;
+    for (std::int64_t t = 0; t < params.num_tokens; ++t) {
+      rows = std::max<std::int64_t>(rows, params.tokens[t * params.token_stride] + 1);
+    }
     const std::int64_t element = params.table_scheme == QuantScheme::kF32 ? 4 : 2;
     EmbedParams device = params;
-    device.tokens = call.in(params.tokens, params.num_tokens);
+    device.tokens = call.in(params.tokens, strided(params.num_tokens, params.token_stride, 1));
     device.table =
         call.in(static_cast<const std::byte*>(params.table), rows * params.hidden * element);
     device.out = call.out(params.out, params.num_tokens * params.hidden);
@@ -216,18 +238,13 @@ struct Hosted {
     Call call(kKernels);
     const AttentionShape& shape = params.shape;
     const std::int64_t tokens = params.batch.num_tokens;
-    std::int32_t num_positions = 0;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      num_positions = std::max(num_positions, params.batch.positions[t] + 1);
-    }
-    const std::int64_t rope = std::int64_t{num_positions} * (shape.rotary_dim / 2);
     QkvInsertParams device = params;
     device.h = call.in(params.h, tokens * params.w->cols());
     device.q_norm = call.in(params.q_norm, shape.head_dim);
     device.k_norm = call.in(params.k_norm, shape.head_dim);
     device.index_q_norm = call.in(params.index_q_norm, shape.index_head_dim);
     device.index_k_norm = call.in(params.index_k_norm, shape.index_head_dim);
-    device.rope = {.cos = call.in(params.rope.cos, rope), .sin = call.in(params.rope.sin, rope)};
+    device.rope = call.rope(params.rope, shape, params.batch);
     device.cache = call.cache(params.cache, params.batch, true);
     device.batch = call.batch(params.batch);
     device.q = call.out(params.q, tokens * shape.num_heads * shape.head_dim);
@@ -264,6 +281,58 @@ struct Hosted {
     call.backend().attention(call.context(), device);
     call.finish();
   }
+
+  static void draft_insert(const OpContext&, const DraftInsertParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    const std::int64_t width = std::int64_t{2} * shape.num_kv_heads * shape.head_dim;
+    DraftInsertParams device = params;
+    device.projected =
+        call.in(params.projected, params.batch.num_tokens * params.num_layers * width);
+    device.k_norm = call.in(params.k_norm, std::int64_t{params.num_layers} * shape.head_dim);
+    device.rope = call.rope(params.rope, shape, params.batch);
+    device.cache = call.cache(params.cache, params.batch, true);
+    device.batch = call.batch(params.batch);
+    call.backend().draft_insert(call.context(), device);
+    call.finish();
+  }
+
+  static void draft_heads(const OpContext&, const DraftHeadsParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    DraftHeadsParams device = params;
+    device.qkv = call.out(params.qkv, params.batch.num_tokens * heads_width(shape));
+    device.q_norm = call.in(params.q_norm, shape.head_dim);
+    device.k_norm = call.in(params.k_norm, shape.head_dim);
+    device.rope = call.rope(params.rope, shape, params.batch);
+    device.batch = call.positions(params.batch);
+    call.backend().draft_heads(call.context(), device);
+    call.finish();
+  }
+
+  static void draft_attention(const OpContext&, const DraftAttentionParams& params) {
+    Call call(kKernels);
+    const AttentionShape& shape = params.shape;
+    // Block tables end where the context does.
+    std::vector<SequenceSlice> contexts(params.batch.sequences.begin(),
+                                        params.batch.sequences.end());
+    for (SequenceSlice& slice : contexts) slice.num_tokens = 0;
+    DraftAttentionParams device = params;
+    device.qkv = call.in(params.qkv, params.batch.num_tokens * heads_width(shape));
+    BatchView covered = params.batch;
+    covered.sequences = contexts;
+    device.cache = call.cache(params.cache, covered, false);
+    device.batch = call.batch(params.batch, true);
+    device.out = call.out(params.out,
+                          std::int64_t{params.batch.num_tokens} * shape.num_heads * shape.head_dim);
+    call.backend().draft_attention(call.context(), device);
+    call.finish();
+  }
+
+ private:
+  static std::int64_t heads_width(const AttentionShape& shape) {
+    return std::int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim;
+  }
 };
 
 template <CudaKernels kKernels>
@@ -285,6 +354,9 @@ Backend make_hosted() {
   backend.attention = Ops::attention;
   backend.mlp = Ops::mlp;
   backend.moe = Ops::moe;
+  backend.draft_insert = Ops::draft_insert;
+  backend.draft_heads = Ops::draft_heads;
+  backend.draft_attention = Ops::draft_attention;
   return backend;
 }
 

@@ -62,10 +62,11 @@ class TestCache {
   /// tokens included; the rest stays poisoned. `spread` scales keys: larger gives peaky softmax.
   void fill(const BatchView& batch, int layer, RandomInputs& random, float spread = 1.0F) const;
 
- private:
+  /// One random vector.
   void store(const CachePlane& plane, std::byte* row, int token, RandomInputs& random,
              float scale) const;
 
+ private:
   std::unique_ptr<const CacheRowLayout> layout_;
   Buffer pool_;
   DequantMode mode_;
