@@ -11,12 +11,12 @@ namespace winnow {
 
 void DraftProposer::propose(std::span<const Chunk> chunks) {
   for (const Chunk& chunk : chunks) chunk.sequence->draft.clear();
-  if (max_drafts() == 0) return;
+  if (planner_.max_drafts() == 0) return;
   try {
     draft(chunks);
   } catch (const std::exception& error) {
     spdlog::error("drafting failed, the engine goes on without: {}", error.what());
-    has_failed_ = true;
+    planner_.give_up();
     for (const Chunk& chunk : chunks) chunk.sequence->draft.clear();
   }
 }
@@ -39,19 +39,45 @@ void DraftProposer::draft(std::span<const Chunk> chunks) {
   runner_.draft(requests_, options_.num_drafts);
   const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
   const auto block = static_cast<std::size_t>(options_.num_drafts);
+  const bool has_confidence = planner_.uses_confidence() && runner_.has_draft_confidence();
+  confidence_.resize(has_confidence ? drafting_.size() : 0);
   std::int32_t most = 0;
   for (const Chunk* chunk : drafting_) most = std::max(most, chunk->num_drafts);
   for (std::int32_t slot = 0; slot < most; ++slot) {
-    runner_.draft_step(slot, previous_, {});
+    if (std::ranges::none_of(is_open_, [](std::uint8_t is_open) { return is_open != 0; })) break;
+    runner_.draft_step(slot, previous_, confidence_);
     const float* const logits = runner_.draft_logits();
     for (std::size_t i = 0; i < drafting_.size(); ++i) {
       if (is_open_[i] == 0 || slot >= drafting_[i]->num_drafts) continue;
       Sequence& sequence = *drafting_[i]->sequence;
+      if (has_confidence && !planner_.keeps_slot(sequence, confidence_[i])) {
+        is_open_[i] = 0;
+        continue;
+      }
       const std::size_t row = i * block + static_cast<std::size_t>(slot);
       is_open_[i] = propose_slot(sequence, {logits + row * vocab_size, vocab_size}) ? 1 : 0;
       if (is_open_[i] != 0) previous_[i] = sequence.draft.tokens.back();
     }
   }
+}
+
+/// q over the vocabulary or over the draft_top_k most likely tokens.
+bool DraftProposer::fill_weights(std::span<const float> logits, const SampleRules& rules,
+                                 DraftWeights& out) {
+  const std::int32_t top_k = options_.draft_top_k;
+  if (top_k == 0 || top_k >= std::ssize(logits)) {
+    return fill_draft_weights(logits, {}, rules, out);
+  }
+  if (row_kernels().scan(logits).is_bad) return false;
+  select_top_k(logits, top_k, top_);
+  top_ids_.clear();
+  for (const Candidate& candidate : top_) top_ids_.push_back(candidate.token);
+  std::ranges::sort(top_ids_);
+  top_logits_.clear();
+  for (const TokenId token : top_ids_) {
+    top_logits_.push_back(logits[static_cast<std::size_t>(token)]);
+  }
+  return fill_draft_weights(top_logits_, top_ids_, rules, out);
 }
 
 /// False where the logits are of no use: the block ends before this slot.
@@ -67,7 +93,7 @@ bool DraftProposer::propose_slot(Sequence& sequence, std::span<const float> logi
   const std::size_t slot = draft.tokens.size();
   if (draft.weights.size() <= slot) draft.weights.resize(slot + 1);
   DraftWeights& weights = draft.weights[slot];
-  if (!fill_draft_weights(logits, {}, rules, weights)) return false;
+  if (!fill_weights(logits, rules, weights)) return false;
   const DrawKey anchor{.seed = rules.seed,
                        .choice = static_cast<std::uint32_t>(sequence.choice),
                        .position = static_cast<std::uint32_t>(sequence.num_tokens() - 1),
@@ -78,7 +104,7 @@ bool DraftProposer::propose_slot(Sequence& sequence, std::span<const float> logi
 }
 
 void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> chunks) {
-  if (max_drafts() == 0) return;
+  if (planner_.max_drafts() == 0) return;
   slices_.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
@@ -92,7 +118,7 @@ void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> ch
     runner_.commit_context(slices_);
   } catch (const std::exception& error) {
     spdlog::error("the drafter's context failed, the engine goes on without: {}", error.what());
-    has_failed_ = true;
+    planner_.give_up();
   }
 }
 

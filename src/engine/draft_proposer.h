@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/draft_planner.h"
 #include "engine/engine.h"
+#include "engine/sample/candidates.h"
 #include "engine/scheduler.h"
 #include "model/batch.h"
 
@@ -15,15 +17,13 @@ namespace winnow {
 /// Engine thread. A drafter that throws costs speed and no output: it is not asked again.
 class DraftProposer {
  public:
-  DraftProposer(const SpeculationOptions& options, ModelRunner& runner)
-      : options_(options), runner_(runner) {}
-
-  /// Of one sequence in this step; 0 when off or given up.
-  std::int32_t max_drafts() const { return has_failed_ ? 0 : options_.num_drafts; }
+  /// `planner` outlives this.
+  DraftProposer(const SpeculationOptions& options, ModelRunner& runner, DraftPlanner& planner)
+      : options_(options), runner_(runner), planner_(planner) {}
 
   /// Fills Sequence::draft of every chunk: at most Chunk::num_drafts tokens, none where there is no
-  /// room or no usable logits. The block is always drafted whole, so that what a sequence is
-  /// proposed depends on nobody else.
+  /// room, no usable logits or too little confidence. The drafter always runs whole blocks, so that
+  /// what a sequence is proposed depends on nobody else.
   void propose(std::span<const Chunk> chunks);
 
   /// After verification of the step that `batch` was: the rows of known and of accepted tokens.
@@ -31,15 +31,20 @@ class DraftProposer {
 
  private:
   void draft(std::span<const Chunk> chunks);
+  bool fill_weights(std::span<const float> logits, const SampleRules& rules, DraftWeights& out);
   bool propose_slot(Sequence& sequence, std::span<const float> logits);
 
   SpeculationOptions options_;
   ModelRunner& runner_;
-  bool has_failed_ = false;
+  DraftPlanner& planner_;
   std::vector<const Chunk*> drafting_;
   std::vector<DraftRequest> requests_;  // of drafting_
   std::vector<TokenId> previous_;       // of drafting_
   std::vector<std::uint8_t> is_open_;   // of drafting_: every slot so far was usable
+  std::vector<float> confidence_;       // of drafting_, for one slot
+  std::vector<Candidate> top_;          // of one slot, with draft_top_k
+  std::vector<TokenId> top_ids_;
+  std::vector<float> top_logits_;
   std::vector<ContextSlice> slices_;
 };
 

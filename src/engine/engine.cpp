@@ -18,7 +18,14 @@ class Engine::Impl {
   Impl(const EngineOptions& options, ModelRunner& runner, StepObserver* observer)
       : options_(options), runner_(runner), core_(options, runner, observer) {
     publish();
-    thread_ = std::thread([this] { run(); });
+    std::promise<void> is_prepared;
+    std::future<void> prepared = is_prepared.get_future();
+    thread_ = std::thread([this, &is_prepared] {
+      core_.prepare();
+      is_prepared.set_value();
+      run();
+    });
+    prepared.wait();
   }
 
   ~Impl() {
@@ -78,6 +85,13 @@ class Engine::Impl {
     return done.get();
   }
 
+  bool set_drafting(bool is_on) {
+    SetDrafting command{is_on, {}};
+    std::future<bool> done = command.done.get_future();
+    send(std::move(command));
+    return done.get();
+  }
+
   EngineStats stats() const {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -101,7 +115,11 @@ class Engine::Impl {
     bool force;
     std::promise<bool> done;
   };
-  using Command = std::variant<Submit, Abort, StopChoice, AbortAll, Reset>;
+  struct SetDrafting {
+    bool is_on;
+    std::promise<bool> done;
+  };
+  using Command = std::variant<Submit, Abort, StopChoice, AbortAll, Reset, SetDrafting>;
 
   /// With the mutex held.
   SubmitRefusal refusal_for(std::int64_t num_tokens) const {
@@ -156,6 +174,7 @@ class Engine::Impl {
   void apply(const Abort& c) { core_.abort(c.id); }
   void apply(const StopChoice& c) { core_.stop_choice(c.id, c.choice); }
   void apply(const AbortAll&) { core_.abort_all(); }
+  void apply(SetDrafting& c) { c.done.set_value(core_.set_drafting(c.is_on)); }
   void apply(Reset& c) { c.done.set_value(core_.reset_prefix_cache(c.force)); }
 
   const EngineOptions options_;
@@ -193,6 +212,8 @@ void Engine::stop_choice(RequestId id, std::int32_t choice) { impl_->stop_choice
 void Engine::drain(double timeout_seconds) { impl_->drain(timeout_seconds); }
 
 bool Engine::reset_prefix_cache(bool force) { return impl_->reset_prefix_cache(force); }
+
+bool Engine::set_drafting(bool is_on) { return impl_->set_drafting(is_on); }
 
 EngineStats Engine::stats() const { return impl_->stats(); }
 

@@ -2,13 +2,17 @@
 // Inside, one engine thread owns scheduler, KV pool and model runner and runs the step loop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/request.h"
 #include "engine/speculate/draft.h"
+#include "engine/speculate/draft_length.h"
+#include "engine/speculate/step_cost.h"
 #include "model/model_runner.h"
 
 namespace winnow {
@@ -21,6 +25,14 @@ struct SpeculationOptions {
   AcceptMethod method = AcceptMethod::kStandard;
   bool is_greedy_draft = true;     // drafts are the drafter's highest logits, else drawn from them
   std::int32_t max_model_len = 0;  // longer sequences are not drafted for; 0: the engine's
+  std::vector<BatchDraftLength> lengths_by_batch{};  // ascending; where none covers it: num_drafts
+  std::int32_t draft_top_k = 0;  // drawn drafts are of so many tokens; 0: of the vocabulary
+  bool is_adaptive = false;      // each step chooses lengths of up to num_drafts
+  /// For is_adaptive; none: measured when the engine starts.
+  std::optional<StepCosts> costs{};
+  /// Not empty: acceptance by decree (speculate/synthetic.h), for benchmarks. The text is
+  /// meaningless then.
+  std::vector<double> synthetic_rates{};
 };
 
 struct EngineOptions {
@@ -55,7 +67,9 @@ struct EngineStats {
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, once per request at first admission
   std::int64_t num_preemptions = 0, num_steps = 0;
   std::int64_t num_failed_steps = 0;
-  std::int64_t num_drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // blocks verified; tokens
+  /// Blocks verified; tokens of them that could have been accepted, and that were.
+  std::int64_t num_drafts = 0, draft_tokens = 0, accepted_tokens = 0;
+  std::array<std::int64_t, kMaxDraftLength> accepted_by_position{};  // blocks that accepted more
   std::int64_t num_corrupted_requests = 0;  // ended because of NaN or infinite logits
   bool is_broken = false;
 };
@@ -95,6 +109,10 @@ class Engine {
 
   /// Forgets cached prefixes; false while blocks are in use and not `force`.
   [[nodiscard]] bool reset_prefix_cache(bool force);
+
+  /// Stops or resumes drafting, for comparisons, and forgets cached prefixes; false, and nothing
+  /// done, while there are requests.
+  [[nodiscard]] bool set_drafting(bool is_on);
 
   EngineStats stats() const;
 

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "engine/speculate/measure_costs.h"
 
 namespace winnow {
 namespace {
@@ -23,9 +24,13 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, StepOb
       observer_(observer),
       scheduler_(options_, runner, max_logit_rows(options_, runner.vocab_size()).max_prompt,
                  stats_),
-      proposer_(options_.speculation, runner),
+      planner_(options_.speculation),
+      proposer_(options_.speculation, runner, planner_),
       logits_(logits_bytes(options_, runner), "logits"),
-      masks_(runner) {}
+      masks_(runner) {
+  const std::vector<double>& rates = options_.speculation.synthetic_rates;
+  if (!rates.empty()) synthetic_.emplace(rates);
+}
 
 EngineCore::~EngineCore() { abort_all(); }
 
@@ -75,6 +80,13 @@ void EngineCore::abort_all() {
 
 bool EngineCore::reset_prefix_cache(bool force) { return scheduler_.reset_prefix_cache(force); }
 
+/// What is cached without drafts has no context for a drafter.
+bool EngineCore::set_drafting(bool is_on) {
+  if (has_work() || !scheduler_.reset_prefix_cache(/*force=*/false)) return false;
+  planner_.pause(!is_on);
+  return true;
+}
+
 EngineStats EngineCore::stats() const {
   EngineStats stats = stats_;
   stats.num_running = scheduler_.num_running();
@@ -84,11 +96,33 @@ EngineStats EngineCore::stats() const {
   return stats;
 }
 
+void EngineCore::prepare() {
+  const SpeculationOptions& speculation = options_.speculation;
+  if (speculation.num_drafts == 0 || !planner_.wants_costs()) return;
+  try {
+    const StepCosts costs =
+        measure_step_costs(runner_, {.num_drafts = speculation.num_drafts,
+                                     .max_tokens = options_.max_num_batched_tokens,
+                                     .max_sequences = options_.max_num_seqs,
+                                     .max_model_len = options_.max_model_len});
+    planner_.set_costs(costs);
+    const auto& verify = costs.verify_times.empty() ? costs.step_times : costs.verify_times;
+    spdlog::info(
+        "lengths by measure: a step of one token takes {:.3f} ms, of {} with drafts {:.3f} ms; a "
+        "drafter's pass {:.3f} ms and {:.3f} ms for each slot",
+        costs.step_times.front().seconds * 1e3, verify.back().count, verify.back().seconds * 1e3,
+        costs.draft_times.front().seconds * 1e3, costs.draft_slot_seconds * 1e3);
+  } catch (const std::exception& error) {
+    spdlog::error("measuring steps failed, {} tokens are drafted whatever they cost: {}",
+                  speculation.num_drafts, error.what());
+  }
+}
+
 void EngineCore::step() {
   expire_deadlines();
   if (requests_.empty()) return;
   const Clock::time_point begin = Clock::now();
-  const std::span<const Chunk> chunks = scheduler_.plan(proposer_.max_drafts());
+  const std::span<const Chunk> chunks = scheduler_.plan(planner_);
   note_first_admissions(chunks);
   proposer_.propose(chunks);
   batch_.build(chunks);
@@ -98,12 +132,14 @@ void EngineCore::step() {
     ++stats_.num_steps;
     start_choices();
     run_jobs();
+    planner_.observe(chunks);
     proposer_.commit_context(batch_.batch(), chunks);
     for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
     finish_prompts(chunks);
     deliver_jobs();
     const std::chrono::duration<double> elapsed = Clock::now() - begin;
     scheduler_.observe_step(elapsed.count());
+    planner_.observe_step(elapsed.count(), chunks);
     if (observer_ != nullptr) {
       observer_->on_step(static_cast<std::int32_t>(batch_.batch().tokens.size()),
                          static_cast<std::int32_t>(chunks.size()), elapsed.count());

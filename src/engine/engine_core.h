@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "engine/draft_planner.h"
 #include "engine/draft_proposer.h"
 #include "engine/engine.h"
 #include "engine/planned_batch.h"
 #include "engine/sample/device_draw.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/speculate/synthetic.h"
 
 namespace winnow {
 
@@ -46,6 +48,10 @@ class EngineCore {
   void stop_choice(RequestId id, std::int32_t choice);
   void abort_all();
   bool reset_prefix_cache(bool force);
+  bool set_drafting(bool is_on);
+
+  /// On the thread of the steps, before the first: measures what adaptive drafting needs to know.
+  void prepare();
 
   bool has_work() const { return !requests_.empty(); }
   /// One step of whatever is to be done; requests whose deadline has passed end first. What the
@@ -110,7 +116,9 @@ class EngineCore {
   StepObserver* observer_;
   EngineStats stats_;
   Scheduler scheduler_;
+  DraftPlanner planner_;
   DraftProposer proposer_;
+  std::optional<SyntheticAcceptance> synthetic_;
   PlannedBatch batch_;
   Buffer logits_;  // fp32 [max_sampled + max_prompt][vocab_size], touched as far as needed
   const float* step_logits_ = nullptr;  // of this step: there, or where the runner has room

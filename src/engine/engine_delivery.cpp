@@ -70,8 +70,14 @@ void EngineCore::deliver_verified(RowJob& job) {
   RequestState& request = *sequence.request;
   Verified& verified = sequence.draft.verified;
   ++stats_.num_drafts;
-  stats_.draft_tokens += sequence.draft.size();
+  stats_.draft_tokens += verified.num_proposed;
   stats_.accepted_tokens += verified.num_accepted;
+  for (std::int32_t i = 0; i < verified.num_accepted; ++i) {
+    ++stats_.accepted_by_position[static_cast<std::size_t>(i)];
+  }
+  request.stats.drafted_steps.push_back(
+      {.num_drafts = static_cast<std::uint8_t>(verified.num_proposed),
+       .num_accepted = static_cast<std::uint8_t>(verified.num_accepted)});
   const ChoiceState& choice = request.choices[static_cast<std::size_t>(job.choice)];
   std::int32_t num_delivered = 0;
   for (SampledToken& token : verified.tokens) {

@@ -126,9 +126,12 @@ void EngineCore::run_verification(RowJob& job, VerifyScratch& scratch) {
       .distributions = draft.distributions,
       .rules = request.rules.get(),
       .num_output = sequence.num_output()};
-  verify(options_.speculation.method, input,
-         request.choices[static_cast<std::size_t>(job.choice)].sample, sequence.tokens, scratch,
-         draft.verified);
+  SampleState& state = request.choices[static_cast<std::size_t>(job.choice)].sample;
+  if (synthetic_) {
+    verify_synthetic(*synthetic_, input, state, sequence.tokens, scratch, draft.verified);
+  } else {
+    verify(options_.speculation.method, input, state, sequence.tokens, scratch, draft.verified);
+  }
 }
 
 void EngineCore::run_prompt_row(RowJob& job, std::span<const float> logits,

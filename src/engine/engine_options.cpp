@@ -22,6 +22,30 @@ void check_at_least(const std::string& name, std::int64_t value, std::int64_t le
     refuse(name, fmt::format("{} must be at least {}, got {}", name, least, value));
 }
 
+void check_speculation(const SpeculationOptions& speculation) {
+  const std::int32_t num_drafts = speculation.num_drafts;
+  if (num_drafts > kMaxDraftLength) {
+    refuse("num_speculative_tokens",
+           fmt::format("num_speculative_tokens = {} is above {}", num_drafts, kMaxDraftLength));
+  }
+  check_at_least("speculative max_model_len", speculation.max_model_len, 0);
+  check_at_least("dspark_draft_topk", speculation.draft_top_k, 0);
+  for (const BatchDraftLength& entry : speculation.lengths_by_batch) {
+    if (entry.num_tokens < 0 || entry.num_tokens > num_drafts) {
+      refuse("num_speculative_tokens_per_batch_size",
+             fmt::format("{} drafts for {} to {} sequences, expected at most {}", entry.num_tokens,
+                         entry.first, entry.last, num_drafts));
+    }
+  }
+  const std::vector<double>& rates = speculation.synthetic_rates;
+  if (!rates.empty() && std::ssize(rates) != num_drafts) {
+    refuse("synthetic_acceptance_rates",
+           fmt::format("{} rates for {} drafted tokens", rates.size(), num_drafts));
+  }
+  if (!rates.empty()) (void)SyntheticAcceptance(rates);  // throws
+  if (speculation.costs) speculation.costs->validate();
+}
+
 }  // namespace
 
 LogitRows max_logit_rows(const EngineOptions& options, std::int32_t vocab_size) {
@@ -44,10 +68,10 @@ void validate_options(const EngineOptions& options, const ModelRunner& runner) {
   check_at_least("max_logprobs", options.max_logprobs, -1);
   const std::int32_t num_drafts = options.speculation.num_drafts;
   check_at_least("num_speculative_tokens", num_drafts, 0);
-  check_at_least("speculative max_model_len", options.speculation.max_model_len, 0);
   if (num_drafts > 0 && runner.max_draft_tokens() == 0) {
     refuse("num_speculative_tokens", "speculative decoding needs a drafter, and none is loaded");
   }
+  check_speculation(options.speculation);
   if (num_drafts > runner.max_draft_tokens()) {
     refuse("num_speculative_tokens",
            fmt::format("num_speculative_tokens = {}, but the drafter proposes at most {}",

@@ -26,6 +26,7 @@ struct Setting {
   std::int32_t percent_right = 100;
   TokenId nan_token = -1;
   AcceptMethod method = AcceptMethod::kCoupled;
+  std::vector<double> synthetic_rates{};
 };
 
 EngineOptions options_of(const Setting& setting) {
@@ -34,7 +35,9 @@ EngineOptions options_of(const Setting& setting) {
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 64;
   options.stop_token_ids = {kEos};
-  options.speculation = {.num_drafts = setting.num_drafts, .method = setting.method};
+  options.speculation.num_drafts = setting.num_drafts;
+  options.speculation.method = setting.method;
+  options.speculation.synthetic_rates = setting.synthetic_rates;
   return options;
 }
 
@@ -161,6 +164,27 @@ TEST(EngineSpeculationGrammar, SeesTheDraftsAsOutput) {
       EXPECT_EQ(standard.out->choices[0].error, "");
     }
   }
+}
+
+// Spec 5: 3.2 tokens a step means two drafts always, a third in one step of five, and no more.
+TEST(EngineSpeculationSynthetic, AcceptsAtTheSetRates) {
+  Setting setting{.num_drafts = 7, .percent_right = 0};
+  setting.synthetic_rates = {1, 1, 0.2, 0, 0, 0, 0};
+  const Outcome outcome = run(request_of(200), setting);
+  const RequestStats& stats = outcome.out->stats;
+  ASSERT_EQ(static_cast<std::int64_t>(stats.drafted_steps.size()), outcome.stats.num_drafts);
+  std::int64_t num_accepted = 0;
+  for (const DraftedStep& step : stats.drafted_steps) {
+    num_accepted += step.num_accepted;
+    if (step.num_drafts == 7) {
+      EXPECT_TRUE(step.num_accepted == 2 || step.num_accepted == 3);
+    }
+  }
+  EXPECT_EQ(num_accepted, outcome.stats.accepted_tokens);
+  const auto steps = static_cast<double>(outcome.stats.num_drafts);
+  EXPECT_NEAR(1.0 + static_cast<double>(num_accepted) / steps, 3.2, 0.2);
+  EXPECT_GE(outcome.stats.accepted_by_position[1], outcome.stats.num_drafts - 1);
+  EXPECT_EQ(outcome.stats.accepted_by_position[3], 0);
 }
 
 TEST(EngineSpeculationOptions, NeedADrafterThatReachesSoFar) {

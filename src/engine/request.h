@@ -52,6 +52,11 @@ struct OutputUpdate {
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs{};
 };
 
+/// One verified block: drafts that could have been accepted, and that were.
+struct DraftedStep {
+  std::uint8_t num_drafts = 0, num_accepted = 0;
+};
+
 /// Times and counts of one request, complete once its last choice has finished.
 struct RequestStats {
   /// first_scheduled and first_token stay at the epoch when it never came to that.
@@ -61,6 +66,7 @@ struct RequestStats {
   std::int32_t num_recomputed_tokens = 0;  // after preemption
   std::int32_t num_output_tokens = 0;      // of all choices
   std::int32_t num_preemptions = 0;
+  std::vector<DraftedStep> drafted_steps;  // of all choices, in order
 };
 
 struct GenerationRequest {

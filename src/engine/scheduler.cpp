@@ -45,14 +45,14 @@ void Scheduler::remove(Sequence& sequence) {
   sequence.phase = SequencePhase::kEnded;
 }
 
-std::span<const Chunk> Scheduler::plan(std::int32_t max_drafts) {
+std::span<const Chunk> Scheduler::plan(DraftPlanner& planner) {
   chunks_.clear();
   token_budget_ = options_.max_num_batched_tokens;
   prompt_row_budget_ = max_prompt_rows_;
   has_preempted_ = false;
   prefill_budget_ = token_budget_;
   plan_running(/*is_decode_pass=*/true);
-  if (max_drafts > 0) plan_drafts(max_drafts);
+  if (planner.max_drafts() > 0) plan_drafts(planner);
   if (!chunks_.empty()) prefill_budget_ = std::min(prefill_budget_, pacer_.limit());
   plan_running(/*is_decode_pass=*/false);
   // Who was just preempted for lack of blocks would only come back to be preempted again.
@@ -91,27 +91,51 @@ bool Scheduler::plan_one(Sequence& sequence) {
 }
 
 /// From what the decodes left: drafts never cost anybody a block or a seat in the step.
-void Scheduler::plan_drafts(std::int32_t max_drafts) {
-  const bool has_prefill =
-      !waiting_.empty() ||
-      std::ranges::any_of(running_, [](const Sequence* s) { return s->num_missing() > 1; });
-  std::int32_t budget = has_prefill ? token_budget_ / 2 : token_budget_;
+void Scheduler::plan_drafts(DraftPlanner& planner) {
+  candidates_.clear();
+  drafting_.clear();
+  std::int32_t num_decodes = 0;
   for (Chunk& chunk : chunks_) {
     if (chunk.num_tokens == 0) continue;
-    Sequence& sequence = *chunk.sequence;
-    std::int32_t num_drafts = std::min({draft_limit(sequence), max_drafts, budget});
-    // New blocks only while every running sequence could still have one.
-    const std::int32_t covered = sequence.table.num_blocks() * pool_.block_tokens() - chunk.end();
-    const std::int32_t spare = std::max(pool_.num_free() - num_running() - watermark_, 0);
-    num_drafts = static_cast<std::int32_t>(
-        std::min<std::int64_t>(num_drafts, covered + std::int64_t{spare} * pool_.block_tokens()));
-    if (num_drafts <= 0) continue;
-    const bool has_grown = sequence.table.grow(pool_, chunk.end() + num_drafts);
-    WINNOW_ASSERT(has_grown, "blocks were counted before", pool_.num_free(), num_drafts);
-    chunk.num_drafts = num_drafts;
-    budget -= num_drafts;
-    token_budget_ -= num_drafts;
+    ++num_decodes;
+    const std::int32_t limit = draft_limit(*chunk.sequence);
+    if (limit <= 0) continue;
+    candidates_.push_back({.sequence = chunk.sequence, .limit = limit});
+    drafting_.push_back(&chunk);
   }
+  const std::int32_t num_others = expected_prompt_rows();
+  const auto lengths = planner.choose(candidates_, num_decodes, num_others);
+  const bool has_prompts = num_others > 0 || !waiting_.empty();
+  std::int32_t budget = has_prompts ? token_budget_ / 2 : token_budget_;
+  for (std::size_t i = 0; i < drafting_.size(); ++i) give_room(*drafting_[i], lengths[i], budget);
+}
+
+/// Tokens that prompts are going to want of this step, the next one that waits among them.
+std::int32_t Scheduler::expected_prompt_rows() {
+  std::int64_t num_missing = 0;
+  if (!waiting_.empty() && num_running() < options_.max_num_seqs) {
+    num_missing = waiting_.peek().num_missing();
+  }
+  for (const Sequence* sequence : running_) {
+    if (sequence->num_missing() > 1) num_missing += sequence->num_missing();
+  }
+  return static_cast<std::int32_t>(std::min<std::int64_t>(num_missing, token_budget_));
+}
+
+void Scheduler::give_room(Chunk& chunk, std::int32_t num_drafts, std::int32_t& budget) {
+  Sequence& sequence = *chunk.sequence;
+  num_drafts = std::min(num_drafts, budget);
+  // New blocks only while every running sequence could still have one.
+  const std::int32_t covered = sequence.table.num_blocks() * pool_.block_tokens() - chunk.end();
+  const std::int32_t spare = std::max(pool_.num_free() - num_running() - watermark_, 0);
+  num_drafts = static_cast<std::int32_t>(
+      std::min<std::int64_t>(num_drafts, covered + std::int64_t{spare} * pool_.block_tokens()));
+  if (num_drafts <= 0) return;
+  const bool has_grown = sequence.table.grow(pool_, chunk.end() + num_drafts);
+  WINNOW_ASSERT(has_grown, "blocks were counted before", pool_.num_free(), num_drafts);
+  chunk.num_drafts = num_drafts;
+  budget -= num_drafts;
+  token_budget_ -= num_drafts;
 }
 
 /// Drafts that could become output, the token after them being the run's last at best. That keeps

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "engine/draft_planner.h"
 #include "engine/engine.h"
 #include "engine/prefill_pacer.h"
 #include "engine/sequence.h"
@@ -46,9 +47,9 @@ class Scheduler {
   void remove(Sequence& sequence);
 
   /// The next step's chunks, with blocks allocated for all of their tokens. Decodes first, then
-  /// prefills that have begun, then waiting sequences. Decodes get room for up to `max_drafts`
-  /// tokens more. Valid until the next call of any method.
-  std::span<const Chunk> plan(std::int32_t max_drafts);
+  /// prefills that have begun, then waiting sequences. Decodes get room for as many drafts more
+  /// as `planner` asks for. Valid until the next call of any method.
+  std::span<const Chunk> plan(DraftPlanner& planner);
 
   /// The chunk's tokens are in the cache now: full blocks become shareable.
   void commit(const Chunk& chunk);
@@ -83,7 +84,9 @@ class Scheduler {
  private:
   void plan_running(bool is_decode_pass);
   bool plan_one(Sequence& sequence);
-  void plan_drafts(std::int32_t max_drafts);
+  void plan_drafts(DraftPlanner& planner);
+  void give_room(Chunk& chunk, std::int32_t num_drafts, std::int32_t& budget);
+  std::int32_t expected_prompt_rows();
   std::int32_t draft_limit(const Sequence& sequence) const;
   void admit_waiting();
   bool admit(Sequence& sequence);
@@ -114,7 +117,9 @@ class Scheduler {
   WaitingQueue waiting_;
   std::vector<Sequence*> running_;  // by (priority, arrival)
 
-  std::vector<Chunk> chunks_;  // of the step being planned
+  std::vector<Chunk> chunks_;                        // of the step being planned
+  std::vector<DraftPlanner::Candidate> candidates_;  // decodes that may draft, as chunks_
+  std::vector<Chunk*> drafting_;                     // theirs
   std::int32_t token_budget_ = 0;
   std::int32_t prefill_budget_ = 0;  // of token_budget_, for chunks of more than one token
   std::int32_t prompt_row_budget_ = 0;

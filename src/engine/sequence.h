@@ -12,6 +12,7 @@
 #include "engine/request.h"
 #include "engine/sample/sample_rules.h"
 #include "engine/sample/sampler.h"
+#include "engine/speculate/draft_length.h"
 #include "engine/speculate/verify.h"
 
 namespace winnow {
@@ -25,16 +26,30 @@ struct DraftBlock {
   std::vector<TokenId> tokens;
   std::vector<DraftDistribution> distributions;  // one per token; none: all one-hot
   std::vector<DraftWeights> weights;             // what they view; kept for its memory
+  std::vector<float> confidences;                // one per token, where the drafter has a head
+  double survival = 1.0;                         // of the tokens so far, by those
+  std::optional<double> cut_rate;                // of the slot that confidence gave up; none: whole
   Verified verified;                             // once the step has run, if there are tokens
 
   void clear() {
     tokens.clear();
     distributions.clear();
+    confidences.clear();
+    survival = 1.0;
+    cut_rate.reset();
     verified.tokens.clear();
     verified.num_accepted = 0;
   }
   std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
   std::int32_t num_accepted() const { return verified.num_accepted; }
+};
+
+/// What past steps say about drafting for a sequence.
+struct DraftMemory {
+  AcceptanceHistory history{kSequenceDecay};
+  std::int32_t last_length = -1;  // as chosen; 0 after a probe, -1: never
+  std::int64_t num_blocks = 0;    // verified
+  bool is_probe = false;          // this step's drafts are to learn from
 };
 
 struct Sequence {
@@ -48,6 +63,7 @@ struct Sequence {
   std::int32_t num_ever_computed =
       0;  // the most num_computed has been: computing them is repetition
   BlockTable table;
+  DraftMemory drafting;
   DraftBlock draft;  // stands after `tokens`, and is part of none of the counts here
 
   std::int32_t admission_cost = 0;  // uncached prompt tokens, for fairness; 0: not looked up yet

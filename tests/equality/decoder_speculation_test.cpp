@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine_workload.h"
@@ -43,9 +44,9 @@ class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
     options.max_num_seqs = 16;
     options.max_num_batched_tokens = 256;
     options.stop_token_ids = {decoder().vocab_size() - 1};
-    options.speculation = {.num_drafts = num_drafts,
-                           .method = AcceptMethod::kCoupled,
-                           .is_greedy_draft = is_greedy_draft};
+    options.speculation.num_drafts = num_drafts;
+    options.speculation.method = AcceptMethod::kCoupled;
+    options.speculation.is_greedy_draft = is_greedy_draft;
     validate_options(options, decoder());
     return options;
   }
@@ -79,6 +80,32 @@ TEST_P(DecoderSpeculation, EqualsPlainDecoding) {
                      fmt::format("{} drafts, {} blocks", num_drafts, num_blocks));
       }
       EXPECT_GT(core.stats().draft_tokens, core.stats().accepted_tokens);
+      EXPECT_GT(core.stats().accepted_tokens, 0);
+    }
+  }
+}
+
+// Lengths chosen by acceptance, the drafter's confidence and times that are measured on this
+// decoder before the first request, which must find nothing of that in its way.
+TEST_P(DecoderSpeculation, EqualsPlainDecodingWithLengthsThatAdapt) {
+  const Workload workload =
+      mixed_workload(43, 8, kMaxPrompt, kMaxTokens, model_.options().vocab_size);
+  allocate_pool(decoder(), 200, PoolState::kPoisoned);
+  const EngineOptions without = options(0);
+  EngineCore plain(without, decoder(), nullptr);
+  const Results expected = run_together(workload, plain);
+  const StepCosts cheap_rows{.bytes_per_second = 1e9, .fixed_seconds = 1e-3, .row_seconds = 1e-7};
+  for (const std::optional<StepCosts>& costs : {std::optional<StepCosts>(), {cheap_rows}}) {
+    allocate_pool(decoder(), 200, PoolState::kPoisoned);
+    EngineOptions with = options(kDrafts, /*is_greedy_draft=*/false);
+    with.speculation.is_adaptive = true;
+    with.speculation.costs = costs;
+    EngineCore core(with, decoder(), nullptr);
+    core.prepare();
+    for (int round = 0; round < 2; ++round) {
+      expect_equal(expected, run_together(workload, core), "adaptive");
+    }
+    if (costs) {
       EXPECT_GT(core.stats().accepted_tokens, 0);
     }
   }

@@ -1,8 +1,10 @@
 // Speculation changes when tokens come, never which: with greedy and coupled verification every
 // request says bit for bit what it says without, whatever is drafted, batched, cached, preempted.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,9 +25,21 @@ EngineOptions options_with(std::int32_t num_drafts, bool is_greedy_draft = true)
   options.max_num_seqs = 64;
   options.max_num_batched_tokens = 4096;
   options.stop_token_ids = {kVocab - 1, kVocab - 2};
-  options.speculation = {.num_drafts = num_drafts,
-                         .method = AcceptMethod::kCoupled,
-                         .is_greedy_draft = is_greedy_draft};
+  options.speculation.num_drafts = num_drafts;
+  options.speculation.method = AcceptMethod::kCoupled;
+  options.speculation.is_greedy_draft = is_greedy_draft;
+  return options;
+}
+
+/// Lengths as they pay: rows cost something, so that what is rejected is soon not drafted.
+EngineOptions adaptive_options(bool is_greedy_draft) {
+  EngineOptions options = options_with(kDrafts, is_greedy_draft);
+  options.speculation.is_adaptive = true;
+  options.speculation.costs = StepCosts{.bytes_per_second = 1e9,
+                                        .fixed_seconds = 1e-3,
+                                        .row_seconds = 2e-4,
+                                        .draft_fixed_seconds = 2e-4,
+                                        .draft_slot_seconds = 2e-5};
   return options;
 }
 
@@ -172,6 +186,60 @@ TEST_F(EngineSpeculation, EqualsPlainDecodingWithThreadsAndARunnerThatDraws) {
     Bench bench(options, fake);
     bench.runner.pool = &pool;
     expect_equal(alone(), run_together(workload(), bench.core), "threads");
+  }
+}
+
+TEST_F(EngineSpeculation, EqualsPlainDecodingWithLengthsThatAdapt) {
+  std::map<std::int32_t, std::int64_t> drafted;
+  for (const std::int32_t percent_right : {0, 30, 100}) {
+    for (const bool has_confidence : {false, true}) {
+      for (const std::int32_t num_blocks : {27, 2000}) {
+        EngineOptions options = adaptive_options(/*is_greedy_draft=*/percent_right == 30);
+        options.max_num_batched_tokens = num_blocks == 27 ? 96 : 4096;
+        FakeRunnerOptions fake = pool_of(num_blocks, percent_right);
+        fake.has_confidence = has_confidence;
+        Bench bench(options, fake);
+        for (int round = 0; round < 2; ++round) {  // the second from the prefix cache
+          expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 1}),
+                       fmt::format("{} % right, confidence {}, {} blocks", percent_right,
+                                   has_confidence, num_blocks));
+        }
+        if (num_blocks == 2000 && !has_confidence) {
+          drafted[percent_right] = bench.core.stats().draft_tokens;
+        }
+        if (percent_right > 0) {
+          EXPECT_GT(bench.core.stats().accepted_tokens, 0);
+        }
+      }
+    }
+  }
+  EXPECT_LT(drafted[0], drafted[30]);
+  EXPECT_LT(drafted[30], drafted[100]);
+}
+
+TEST_F(EngineSpeculation, EqualsPlainDecodingWithEveryOtherChoice) {
+  std::vector<EngineOptions> variants;
+  variants.push_back(options_with(kDrafts));
+  variants.back().speculation.lengths_by_batch = {{1, 2, 7}, {3, 8, 2}, {9, 20, 0}};
+  variants.push_back(options_with(kDrafts, /*is_greedy_draft=*/false));
+  variants.back().speculation.draft_top_k = 3;
+  variants.push_back(options_with(kDrafts));
+  variants.back().speculation.max_model_len = 90;
+  for (const EngineOptions& options : variants) {
+    Bench bench(options, pool_of(2000));
+    expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 1}), "variant");
+    EXPECT_GT(bench.core.stats().accepted_tokens, 0);
+  }
+}
+
+TEST_F(EngineSpeculation, DraftingStopsAndResumesBetweenRequests) {
+  Bench bench(options_with(kDrafts), pool_of(2000));
+  std::int64_t num_drafts = 0;
+  for (const bool is_on : {true, false, true}) {
+    ASSERT_TRUE(bench.core.set_drafting(is_on));
+    expect_equal(alone(), run_together(workload(), bench.core), "switched");
+    EXPECT_EQ(bench.core.stats().num_drafts > num_drafts, is_on);
+    num_drafts = bench.core.stats().num_drafts;
   }
 }
 

@@ -21,13 +21,16 @@ void check(bool is_good, const char* name, double value, const char* accepted) {
 
 }  // namespace
 
-void AcceptanceHistory::observe(std::int32_t num_accepted, bool is_rejected) {
-  const std::int32_t num_tested = num_accepted + (is_rejected ? 1 : 0);
+void AcceptanceHistory::observe(std::int32_t num_accepted, bool is_rejected,
+                                std::optional<double> cut_rate) {
+  if (is_rejected) cut_rate.reset();
+  const std::int32_t num_tested = num_accepted + (is_rejected || cut_rate ? 1 : 0);
   if (num_tested == 0) return;
   for (std::int32_t i = 0; i < kMaxDraftLength; ++i) {
     Count& count = counts_[static_cast<std::size_t>(i)];
     count.tested = count.tested * decay_ + (i < num_tested ? 1.0 : 0.0);
-    count.accepted = count.accepted * decay_ + (i < num_accepted ? 1.0 : 0.0);
+    const double passed = i < num_accepted ? 1.0 : i < num_tested ? cut_rate.value_or(0.0) : 0.0;
+    count.accepted = count.accepted * decay_ + passed;
   }
 }
 
@@ -131,7 +134,10 @@ void DraftLengthChooser::find_best(std::span<const DraftForecast> requests, Draf
       ++load.num_rows;
       ++load.num_draft_rows;
       load.kv_bytes += request.row_kv_bytes;
-      if (slot.index == 0) load.kv_bytes += request.draft_kv_bytes;
+      if (slot.index == 0) {
+        load.kv_bytes += request.draft_kv_bytes;
+        ++load.num_drafting;
+      }
       tokens += slot.survival;
       const double rate = tokens / clock_.seconds(load);
       if (!(rate > best_rate)) continue;
@@ -207,7 +213,9 @@ StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,
     load.num_draft_rows += length;
     load.longest_draft = std::max(load.longest_draft, length);
     load.kv_bytes += requests[r].kv_bytes + requests[r].row_kv_bytes * length;
-    if (length > 0) load.kv_bytes += requests[r].draft_kv_bytes;
+    if (length == 0) continue;
+    load.kv_bytes += requests[r].draft_kv_bytes;
+    ++load.num_drafting;
   }
   return load;
 }
@@ -222,15 +230,12 @@ void DraftLengthChooser::evaluate(std::span<const DraftForecast> requests, Draft
   }
 }
 
-std::int32_t confident_length(std::span<const float> confidence, double min_survival) {
-  double survival = 1.0;
-  std::int32_t length = 0;
-  for (const float c : confidence) {
-    survival *= static_cast<double>(c);
-    if (!(survival >= min_survival)) break;
-    ++length;
+std::int32_t draft_length_for_batch(std::span<const BatchDraftLength> lengths,
+                                    std::int32_t otherwise, std::int32_t num_sequences) {
+  for (const BatchDraftLength& entry : lengths) {
+    if (entry.first <= num_sequences && num_sequences <= entry.last) return entry.num_tokens;
   }
-  return length;
+  return otherwise;
 }
 
 }  // namespace winnow

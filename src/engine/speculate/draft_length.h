@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,11 @@ class AcceptanceHistory {
 
   /// A verified block: `num_accepted` drafts were accepted and, if `is_rejected`, the next refused.
   /// Slots beyond were not tested. A block without tests (nothing drafted) leaves all as it was.
-  void observe(std::int32_t num_accepted, bool is_rejected);
+  /// `cut_rate`: the slot after the drafts was given up by its confidence, of which so much could
+  /// be expected; it counts as a test passed to that share, so that what is never tested is not
+  /// believed to be as good as what is.
+  void observe(std::int32_t num_accepted, bool is_rejected,
+               std::optional<double> cut_rate = std::nullopt);
 
   /// Share of slot i's tests that it passed, with `weight` tests of rate `prior` added.
   double rate(std::int32_t slot, double prior, double weight) const;
@@ -80,8 +85,7 @@ struct DraftPlan {
   std::vector<std::int32_t> lengths;  // by request
   double expected_tokens = 0;         // of the step, of these sequences
   double seconds = 0;
-  /// A drafted row pays for itself in this step if it is accepted at least so often; see
-  /// confident_length().
+  /// A drafted row pays for itself in this step if it is accepted at least so often.
   double min_survival = 0;
   double exploration_seconds = 0;  // saved up, to be handed to the next choice
   std::int32_t probed = -1;        // the request that drafts to be measured, not to gain; -1: none
@@ -106,6 +110,9 @@ class DraftLengthChooser {
   void choose(std::span<const DraftForecast> requests, std::int32_t num_other_rows,
               double exploration_seconds, DraftPlan& plan);
 
+  StepClock& clock() { return clock_; }
+  const StepCosts& costs() const { return clock_.costs(); }
+
  private:
   struct Slot {
     double survival = 0;
@@ -126,10 +133,13 @@ class DraftLengthChooser {
   std::vector<std::int32_t> lengths_;
 };
 
-/// Leading drafts worth verifying by the drafter's confidence: up to the first whose product of
-/// confidences falls below `min_survival`. confidence[i] is known before draft i is drawn and the
-/// threshold before the step, so cutting there is lossless; at the cut the target is sampled as
-/// after the last draft of a block. NaN cuts.
-std::int32_t confident_length(std::span<const float> confidence, double min_survival);
+/// Steps of `first` to `last` sequences draft `num_tokens` each.
+struct BatchDraftLength {
+  std::int32_t first = 0, last = 0, num_tokens = 0;
+};
+
+/// Drafts per sequence of a step of so many sequences; `otherwise` where no entry covers it.
+std::int32_t draft_length_for_batch(std::span<const BatchDraftLength> lengths,
+                                    std::int32_t otherwise, std::int32_t num_sequences);
 
 }  // namespace winnow

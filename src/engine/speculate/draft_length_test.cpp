@@ -348,18 +348,24 @@ TEST(DraftLength, ProbesFindOutThatDraftsHaveBecomeGood) {
   EXPECT_GE(first_kept, 0);
 }
 
-TEST(DraftLength, ConfidenceCutsWhereARowNoLongerPays) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(confident_length(std::vector<float>{0.9F, 0.8F, 0.5F, 0.9F}, 0.4), 2);
-  EXPECT_EQ(confident_length(std::vector<float>{0.9F, 0.8F, 0.5F, 0.9F}, 0.3), 4);
-  EXPECT_EQ(confident_length(std::vector<float>{0.9F, nan, 1.0F}, 0.1), 1);
-  EXPECT_EQ(confident_length({}, 0.1), 0);
-  // Later confidences, which depend on the drafts before, cannot move an earlier cut.
-  EXPECT_EQ(confident_length(std::vector<float>{0.2F, 1.0F, 1.0F}, 0.4), 0);
+TEST(DraftLength, EveryChosenDraftPaysForItsRow) {
   const DraftPlan plan = choose(requests_of({0.8}), {.hysteresis = 0, .exploration = 0});
   const auto last = static_cast<std::size_t>(plan.lengths[0]);
   EXPECT_GT(plan.min_survival, 0);
-  EXPECT_GT(geometric(0.8)[last - 1], plan.min_survival);  // all that was chosen pays
+  EXPECT_GT(geometric(0.8)[last - 1], plan.min_survival);
+}
+
+// What is cut for want of confidence counts as what was expected of it: else the slots that are
+// tested, which are the promising ones, would speak for all.
+TEST(DraftLength, ACutSlotCountsAsWhatWasExpectedOfIt) {
+  AcceptanceHistory history(1.0);
+  for (int i = 0; i < 100; ++i)
+    history.observe(i % 10 == 0 ? 1 : 0, false, i % 10 == 0 ? 0.5 : 0.1);
+  EXPECT_NEAR(history.rate(0, 0.7, 1e-9), 0.1 + 0.9 * 0.1, 1e-6);
+  EXPECT_NEAR(history.rate(1, 0.7, 1e-9), 0.5, 1e-6);
+  AcceptanceHistory refused(1.0);
+  refused.observe(0, true, 0.9);  // tested after all
+  EXPECT_NEAR(refused.rate(0, 0.7, 1e-9), 0.0, 1e-6);
 }
 
 TEST(DraftLength, OptionsOutsideTheirRangesAreRefused) {

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engine/speculate/draft_length.h"
 #include "engine/speculate/synthetic.h"
 
 namespace winnow {
@@ -167,8 +166,8 @@ void read_synthetic(const Members& members, bool is_asked, SyntheticSwitch allow
   if (!is_asked && !has_length && !has_rates) return;
   if (allowed == SyntheticSwitch::kRefused) {
     throw Error(ErrorCode::kUnsupported,
-                "--speculative-config: synthetic acceptance makes the output meaningless and is "
-                "not offered");
+                "--speculative-config: synthetic acceptance makes the output meaningless",
+                "it is for benchmarks: add --benchmark-mode");
   }
   const char* key = has_rates ? "synthetic_acceptance_rates" : "synthetic_acceptance_length";
   if (!is_asked) {
@@ -329,13 +328,6 @@ void resolve_speculative_config(SpeculativeConfig& config, const DraftFacts& fac
                        facts.draft_max_len, facts.target_max_len));
   }
   config.max_model_len = config.max_model_len.value_or(longest);
-}
-
-std::int32_t draft_length_for_batch(const SpeculativeConfig& config, std::int32_t num_sequences) {
-  for (const BatchDraftLength& entry : config.lengths_by_batch) {
-    if (entry.first <= num_sequences && num_sequences <= entry.last) return entry.num_tokens;
-  }
-  return config.num_drafts.value_or(0);
 }
 
 }  // namespace winnow

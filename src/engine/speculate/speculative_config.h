@@ -10,13 +10,9 @@
 #include <vector>
 
 #include "engine/speculate/draft.h"
+#include "engine/speculate/draft_length.h"
 
 namespace winnow {
-
-/// Steps of `first` to `last` sequences draft `num_tokens` each.
-struct BatchDraftLength {
-  std::int32_t first = 0, last = 0, num_tokens = 0;
-};
 
 struct SpeculativeConfig {
   std::string model;                       // folder of the drafter; empty: the target's own
@@ -58,8 +54,5 @@ struct DraftFacts {
 /// Fills in what was not said: num_drafts, kv_cache_dtype, draft_tensor_parallel_size,
 /// max_model_len. Throws Error{kInvalidArgument} where config and facts contradict each other.
 void resolve_speculative_config(SpeculativeConfig& config, const DraftFacts& facts);
-
-/// Drafts per sequence of a step of so many sequences; the config is resolved.
-std::int32_t draft_length_for_batch(const SpeculativeConfig& config, std::int32_t num_sequences);
 
 }  // namespace winnow

@@ -173,11 +173,15 @@ TEST(SpeculativeConfig, AnInheritedNvfp4CacheIsRefused) {
 TEST(SpeculativeConfig, LengthsFollowTheBatch) {
   const SpeculativeConfig config =
       resolved(R"("num_speculative_tokens_per_batch_size":[[1,4,7],[5,16,3],[17,256,0]])");
-  EXPECT_EQ(draft_length_for_batch(config, 1), 7);
-  EXPECT_EQ(draft_length_for_batch(config, 16), 3);
-  EXPECT_EQ(draft_length_for_batch(config, 17), 0);
-  EXPECT_EQ(draft_length_for_batch(config, 300), 7);
-  EXPECT_EQ(draft_length_for_batch(resolved(""), 5), 7);
+  const auto length = [&](std::int32_t num_sequences) {
+    return draft_length_for_batch(config.lengths_by_batch, config.num_drafts.value_or(0),
+                                  num_sequences);
+  };
+  EXPECT_EQ(length(1), 7);
+  EXPECT_EQ(length(16), 3);
+  EXPECT_EQ(length(17), 0);
+  EXPECT_EQ(length(300), 7);
+  EXPECT_EQ(draft_length_for_batch({}, 7, 5), 7);
 }
 
 TEST(SpeculativeConfig, WhatHasNoEffectIsSaid) {

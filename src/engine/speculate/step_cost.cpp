@@ -8,6 +8,36 @@
 #include "base/error.h"
 
 namespace winnow {
+namespace {
+
+/// Between two measured counts on the line through them, beyond the last on that of the last two.
+double time_of(const std::vector<MeasuredTime>& times, std::int32_t count) {
+  if (count <= times.front().count || times.size() == 1) {
+    const MeasuredTime& first = times.front();
+    return count <= first.count ? first.seconds : first.seconds * count / first.count;
+  }
+  std::size_t next = 1;
+  while (next + 1 < times.size() && times[next].count < count) ++next;
+  const MeasuredTime& low = times[next - 1];
+  const MeasuredTime& high = times[next];
+  return low.seconds +
+         (high.seconds - low.seconds) * (count - low.count) / (high.count - low.count);
+}
+
+void check_times(const std::vector<MeasuredTime>& times) {
+  MeasuredTime before;
+  for (const MeasuredTime& time : times) {
+    if (time.count <= before.count || !(time.seconds >= before.seconds) ||
+        !std::isfinite(time.seconds)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("step costs: {} s for {} after {} s for {}", time.seconds, time.count,
+                              before.seconds, before.count));
+    }
+    before = time;
+  }
+}
+
+}  // namespace
 
 void StepCosts::validate() const {
   if (!(bytes_per_second > 0) || !std::isfinite(bytes_per_second)) {
@@ -16,7 +46,8 @@ void StepCosts::validate() const {
   }
   for (const double cost :
        {fixed_seconds, row_seconds, dense_bytes, expert_bytes, draft_fixed_seconds,
-        draft_slot_seconds, draft_row_seconds, drafter_bytes}) {
+        draft_slot_seconds, draft_row_seconds, drafter_bytes, kv_token_bytes, row_kv_token_bytes,
+        draft_kv_token_bytes}) {
     if (!(cost >= 0) || !std::isfinite(cost)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("step costs: {} is negative or not finite", cost));
@@ -26,6 +57,7 @@ void StepCosts::validate() const {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("step costs: {} of {} experts per token",
                                                          experts_per_token, num_experts));
   }
+  for (const auto* times : {&step_times, &verify_times, &draft_times}) check_times(*times);
 }
 
 double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_per_token,
@@ -36,7 +68,10 @@ double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_
   return all * (1.0 - std::pow(missed, num_tokens));
 }
 
-double StepClock::seconds(const StepLoad& load) {
+double StepClock::target_seconds(const StepLoad& load) {
+  const bool has_drafts = load.longest_draft > 0 && !costs_.verify_times.empty();
+  const std::vector<MeasuredTime>& times = has_drafts ? costs_.verify_times : costs_.step_times;
+  if (!times.empty()) return time_of(times, load.num_rows);
   const auto rows = static_cast<std::size_t>(load.num_rows);
   while (expert_bytes_.size() <= rows) {
     const auto num_tokens = static_cast<std::int32_t>(expert_bytes_.size());
@@ -44,15 +79,20 @@ double StepClock::seconds(const StepLoad& load) {
         costs_.expert_bytes *
         expected_distinct_experts(costs_.num_experts, costs_.experts_per_token, num_tokens));
   }
-  double bytes = costs_.dense_bytes + expert_bytes_[rows] + load.kv_bytes;
-  double seconds = costs_.fixed_seconds + costs_.row_seconds * static_cast<double>(load.num_rows);
-  if (load.longest_draft > 0) {
-    bytes += costs_.drafter_bytes;
-    seconds += costs_.draft_fixed_seconds +
-               costs_.draft_slot_seconds * static_cast<double>(load.longest_draft) +
-               costs_.draft_row_seconds * static_cast<double>(load.num_draft_rows);
-  }
-  return seconds + bytes / costs_.bytes_per_second;
+  return costs_.fixed_seconds + costs_.row_seconds * static_cast<double>(load.num_rows) +
+         (costs_.dense_bytes + expert_bytes_[rows]) / costs_.bytes_per_second;
+}
+
+double StepClock::seconds(const StepLoad& load) {
+  const double seconds = target_seconds(load) + load.kv_bytes / costs_.bytes_per_second;
+  if (load.longest_draft == 0) return seconds;
+  const double pass =
+      costs_.draft_times.empty()
+          ? costs_.draft_fixed_seconds + costs_.drafter_bytes / costs_.bytes_per_second
+          : time_of(costs_.draft_times, load.num_drafting);
+  return (seconds + pass + costs_.draft_slot_seconds * static_cast<double>(load.longest_draft) +
+          costs_.draft_row_seconds * static_cast<double>(load.num_draft_rows)) *
+         draft_factor_;
 }
 
 }  // namespace winnow

@@ -7,6 +7,12 @@
 
 namespace winnow {
 
+/// Seconds of a step or a draft of so many rows or sequences.
+struct MeasuredTime {
+  std::int32_t count = 0;
+  double seconds = 0;
+};
+
 struct StepCosts {
   double bytes_per_second = 0;   // memory bandwidth that a decode step reaches
   double fixed_seconds = 0;      // of a step, whatever it holds: launches, host work
@@ -21,8 +27,19 @@ struct StepCosts {
   double draft_row_seconds = 0;    // of a drafted token
   double drafter_bytes = 0;        // read once a pass, the LM head again included
 
+  // Of each token of a sequence's context.
+  double kv_token_bytes = 0;        // read once a step by the target
+  double row_kv_token_bytes = 0;    // read besides for each drafted row
+  double draft_kv_token_bytes = 0;  // read by a drafter pass, of at most draft_window tokens
+  std::int32_t draft_window = 0;
+
+  /// Measured times by ascending count; where given they stand for what is counted above, contexts
+  /// apart: steps by rows without drafts and with them, drafter passes without their slots by
+  /// sequences.
+  std::vector<MeasuredTime> step_times{}, verify_times{}, draft_times{};
+
   /// Throws Error{kInvalidArgument} for a bandwidth that is not positive, negative or non-finite
-  /// costs, and more experts per token than there are.
+  /// costs, more experts per token than there are, and times that fall or have no count.
   void validate() const;
 };
 
@@ -36,6 +53,7 @@ struct StepLoad {
   std::int32_t num_rows = 0;  // tokens through the target
   double kv_bytes = 0;        // read by the target and the drafter
   std::int32_t num_draft_rows = 0;
+  std::int32_t num_drafting = 0;   // sequences with drafts
   std::int32_t longest_draft = 0;  // 0: no drafter pass
 };
 
@@ -45,10 +63,17 @@ class StepClock {
   /// `costs` have passed validate().
   explicit StepClock(const StepCosts& costs) : costs_(costs) {}
 
+  const StepCosts& costs() const { return costs_; }
   double seconds(const StepLoad& load);
 
+  /// Steps with drafts have turned out to take so many times what was counted or measured.
+  void set_draft_factor(double factor) { draft_factor_ = factor; }
+
  private:
+  double target_seconds(const StepLoad& load);
+
   StepCosts costs_;
+  double draft_factor_ = 1.0;
   std::vector<double> expert_bytes_;  // by number of rows
 };
 

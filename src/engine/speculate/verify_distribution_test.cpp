@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/testing/g_test.h"
 #include "engine/testing/reference_sampler.h"
 #include "engine/testing/toy_speculation.h"
 
@@ -39,8 +40,8 @@ struct Setting {
 };
 
 const std::vector<TokenId> kPrompt = {2, 0, 3, 3};
-using Counts = std::map<std::vector<TokenId>, std::int64_t>;
-using Exact = std::map<std::vector<TokenId>, double>;
+using Counts = testing::OutputCounts;
+using Exact = testing::OutputProbabilities;
 
 std::unique_ptr<ToyFilter> new_filter(const Setting& setting) {
   if (!setting.has_grammar) return nullptr;
@@ -117,41 +118,14 @@ Map marginal(const Map& map, std::size_t length) {
   return result;
 }
 
-/// The G statistic as a standard normal deviate (Wilson and Hilferty); outputs expected less than
-/// 10 times are pooled. Infinite when something impossible was seen.
-double deviation(const Counts& counts, const Exact& exact, std::int64_t num_runs) {
-  double g = 0, degrees = -1, pooled_expected = 0, pooled_seen = 0;
-  const auto add = [&](double seen, double expected) {
-    if (seen > 0) g += 2 * seen * std::log(seen / expected);
-    ++degrees;
-  };
-  for (const auto& [output, count] : counts) {
-    if (!exact.contains(output)) return std::numeric_limits<double>::infinity();
-  }
-  for (const auto& [output, probability] : exact) {
-    const double expected = probability * static_cast<double>(num_runs);
-    const auto found = counts.find(output);
-    const auto seen = found == counts.end() ? 0.0 : static_cast<double>(found->second);
-    if (expected < 10) {
-      pooled_expected += expected;
-      pooled_seen += seen;
-    } else {
-      add(seen, expected);
-    }
-  }
-  if (pooled_expected >= 10) add(pooled_seen, pooled_expected);
-  if (degrees < 1) return 0;
-  const double spread = 2.0 / (9.0 * degrees);
-  return (std::cbrt(std::max(g, 0.0) / degrees) - (1.0 - spread)) / std::sqrt(spread);
-}
-
 /// The largest deviation over the first token and the joint ones up to `length`.
 double worst_deviation(const Setting& setting, std::size_t length, std::int64_t num_runs) {
   const Run run = sample_runs(setting, length, num_runs);
   const Exact exact = exact_probabilities(setting, length);
   double worst = 0;
   for (std::size_t n = 1; n <= length; ++n) {
-    worst = std::max(worst, deviation(marginal(run.counts, n), marginal(exact, n), num_runs));
+    worst = std::max(worst,
+                     testing::g_deviation(marginal(run.counts, n), marginal(exact, n), num_runs));
   }
   EXPECT_GT(run.num_accepted, num_runs / 5) << "drafts hardly take part";
   return worst;
@@ -202,12 +176,18 @@ std::vector<Setting> settings_of(AcceptMethod method) {
     s.grammar_after = 5;
     s.params.presence_penalty = 1.0F;
   }
+  {
+    Setting& s = add("blocks cut by confidence, penalties");
+    s.drafter.has_confidence = true;
+    s.params.frequency_penalty = 0.6F;
+    s.num_drafts = 4;
+  }
   return settings;
 }
 
 class VerifyDistribution : public ::testing::TestWithParam<AcceptMethod> {};
 
-// 3 methods of 10 settings of 33,400 runs: a million outputs, each held against its exact
+// 3 methods of 11 settings of 33,400 runs: a million outputs, each held against its exact
 // probability as a first token, a pair and a triple.
 TEST_P(VerifyDistribution, IsTheTargets) {
   for (const Setting& setting : settings_of(GetParam())) {
@@ -238,6 +218,19 @@ TEST(VerifyDistributionFaults, FreshDrawAtAGrammarCutIsNoticed) {
     setting.params.max_tokens = 100;
     EXPECT_LT(worst_deviation(setting, 2, 20'000), kLimit);
     setting.drafter.fault = Fault::kGrammarCut;
+    EXPECT_GT(worst_deviation(setting, 2, 20'000), 2 * kLimit);
+  }
+}
+
+// Spec 4.8: where a block is cut may depend on anything known before the slot's draft is drawn, and
+// on nothing of the draft itself.
+TEST(VerifyDistributionFaults, ACutThatLooksAtTheDraftIsNoticed) {
+  for (const AcceptMethod method : {AcceptMethod::kStandard, AcceptMethod::kBlock}) {
+    Setting setting{.method = method};
+    setting.params.max_tokens = 100;
+    setting.drafter.has_confidence = true;
+    EXPECT_LT(worst_deviation(setting, 2, 20'000), kLimit);
+    setting.drafter.fault = Fault::kCutByItsDraft;
     EXPECT_GT(worst_deviation(setting, 2, 20'000), 2 * kLimit);
   }
 }

@@ -115,7 +115,16 @@ void ToyRun::draft(AcceptMethod method, std::int32_t num_drafts) {
   std::unique_ptr<TokenFilter> filter;
   if (drafter_.fault == Fault::kGrammarCut && state_.filter) filter = state_.filter->clone();
   for (std::size_t slot = 0; slot < count; ++slot) {
+    // As odd as the last two tokens, which decide the drafter's logits, may make it.
+    if (drafter_.has_confidence && (context.back() + 2 * context[context.size() - 2]) % 3 == 0) {
+      return;
+    }
     if (!draft_slot(method, slot, context)) return;
+    if (drafter_.fault == Fault::kCutByItsDraft && drafts_.back() % 3 == 0) {
+      drafts_.pop_back();
+      distributions_.pop_back();
+      return;
+    }
     if (!filter) continue;
     if (!static_cast<ToyFilter&>(*filter).may_follow(drafts_.back())) {
       drafts_.pop_back();

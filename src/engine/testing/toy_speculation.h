@@ -60,6 +60,7 @@ enum class Fault {
   kGrammarCut,          // drafts end before the first that the grammar forbids: a fresh draw there
   kSharedWithResidual,  // proposals race with the residual's numbers
   kSharedWithTest,      // proposals race with the test's number
+  kCutByItsDraft,       // a block ends before a draft that, once drawn, looks unlikely to stay
   kKeyedByPosition,     // proposals depend on their own position, not on the step's
 };
 
@@ -67,6 +68,9 @@ struct ToyDrafter {
   ToyModel model{};
   float agreement = 0.5F;  // share of the target's logits in the drafter's
   DraftKind kind = DraftKind::kDense;
+  /// Ends a block before a slot whose context makes it look unlikely to stay: what the engine does
+  /// with the drafter's confidence. Lossless, the slot's draft being drawn later.
+  bool has_confidence = false;
   Fault fault = Fault::kNone;
 };
 

@@ -1,0 +1,142 @@
+#include "engine/draft_planner.h"
+
+#include <algorithm>
+
+#include "engine/scheduler.h"
+
+namespace winnow {
+namespace {
+
+/// Every so many of a sequence's blocks are drafted whole, whatever the confidence: what is always
+/// cut would never be counted.
+constexpr std::int64_t kWholeBlockPeriod = 16;
+
+// Of the measured times: one step in so many counts, and none by more than a factor of two, since
+// what delays a step is mostly not its drafts.
+constexpr double kRatioWeight = 0.05;
+constexpr double kMaxRatio = 2.0;
+
+}  // namespace
+
+DraftPlanner::DraftPlanner(const SpeculationOptions& options) : options_(options) {
+  length_options_.max_length = options.num_drafts;
+  if (options_.is_adaptive && options_.costs) chooser_.emplace(*options_.costs, length_options_);
+}
+
+void DraftPlanner::set_costs(const StepCosts& costs) {
+  chooser_.emplace(costs, length_options_);
+  is_corrected_ = true;
+}
+
+std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> candidates,
+                                                   std::int32_t num_sequences,
+                                                   std::int32_t num_other_rows) {
+  probed_ = nullptr;
+  for (const Candidate& candidate : candidates) candidate.sequence->drafting.is_probe = false;
+  if (!chooser_) {
+    const std::int32_t length =
+        draft_length_for_batch(options_.lengths_by_batch, max_drafts(), num_sequences);
+    plan_.lengths.clear();
+    for (const Candidate& candidate : candidates) {
+      plan_.lengths.push_back(std::min({candidate.limit, length, max_drafts()}));
+    }
+    return plan_.lengths;
+  }
+  forecasts_.clear();
+  for (const Candidate& candidate : candidates) forecasts_.push_back(forecast_of(candidate));
+  // Sequences that cannot draft take a row as prompts do.
+  const auto num_others =
+      num_other_rows + num_sequences - static_cast<std::int32_t>(candidates.size());
+  chooser_->clock().set_draft_factor(drafting_ratio_ / plain_ratio_);
+  chooser_->choose(forecasts_, num_others, plan_.exploration_seconds, plan_);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const bool is_probe = static_cast<std::int32_t>(i) == plan_.probed;
+    DraftMemory& memory = candidates[i].sequence->drafting;
+    memory.last_length = is_probe ? 0 : plan_.lengths[i];
+    memory.is_probe = is_probe;
+    if (is_probe) probed_ = candidates[i].sequence;
+  }
+  return plan_.lengths;
+}
+
+DraftForecast DraftPlanner::forecast_of(const Candidate& candidate) const {
+  const Sequence& sequence = *candidate.sequence;
+  const StepCosts& costs = chooser_->costs();
+  const double context = sequence.num_tokens();
+  const double window =
+      costs.draft_window > 0 ? std::min<double>(context, costs.draft_window) : context;
+  return {.survival = forecast_survival(sequence.drafting.history, history_, length_options_),
+          .limit = std::min(candidate.limit, max_drafts()),
+          .previous = sequence.drafting.last_length,
+          .hope = forecast_hope(sequence.drafting.history, history_, length_options_),
+          .kv_bytes = context * costs.kv_token_bytes,
+          .row_kv_bytes = context * costs.row_kv_token_bytes,
+          .draft_kv_bytes = window * costs.draft_kv_token_bytes};
+}
+
+bool DraftPlanner::keeps_slot(Sequence& sequence, float confidence) {
+  DraftBlock& draft = sequence.draft;
+  const auto slot = static_cast<std::size_t>(draft.size());
+  const Survival survival = forecast_survival(sequence.drafting.history, history_, length_options_);
+  const double before = slot == 0 ? 1.0 : survival[slot - 1];
+  const double prior = before > 0 ? survival[slot] / before : 0.0;
+  const double rate = calibration_.rate(confidence, prior);
+  const bool is_whole =
+      sequence.drafting.is_probe || sequence.drafting.num_blocks % kWholeBlockPeriod == 0;
+  if (!is_whole && draft.survival * rate < plan_.min_survival) {
+    draft.cut_rate = rate;
+    return false;
+  }
+  draft.survival *= rate;
+  draft.confidences.push_back(confidence);
+  return true;
+}
+
+void DraftPlanner::observe(std::span<const Chunk> chunks) {
+  if (!chooser_) return;
+  for (const Chunk& chunk : chunks) {
+    Sequence& sequence = *chunk.sequence;
+    const DraftBlock& draft = sequence.draft;
+    if (draft.size() == 0 && !draft.cut_rate) continue;
+    const Verified& verified = draft.verified;
+    // A block that was cut before its first slot has been verified nowhere.
+    const std::int32_t num_accepted = draft.size() > 0 ? verified.num_accepted : 0;
+    const bool is_rejected = draft.size() > 0 && verified.is_rejected;
+    const bool is_cut = draft.cut_rate && num_accepted == draft.size();
+    const std::optional<double> cut_rate = is_cut ? draft.cut_rate : std::nullopt;
+    sequence.drafting.history.observe(num_accepted, is_rejected, cut_rate);
+    history_.observe(num_accepted, is_rejected, cut_rate);
+    ++sequence.drafting.num_blocks;
+    const auto num_tested = static_cast<std::size_t>(num_accepted + (is_rejected ? 1 : 0));
+    for (std::size_t i = 0; i < std::min(num_tested, draft.confidences.size()); ++i) {
+      calibration_.observe(draft.confidences[i], static_cast<std::int32_t>(i) < num_accepted);
+    }
+    if (&sequence == probed_) plan_.settle_probe(num_accepted);
+  }
+}
+
+void DraftPlanner::observe_step(double seconds, std::span<const Chunk> chunks) {
+  if (!is_corrected_) return;
+  const StepCosts& costs = chooser_->costs();
+  StepLoad load;
+  for (const Chunk& chunk : chunks) {
+    if (chunk.num_tokens > 1) return;  // a prompt's: not what is asked about
+    const double context = chunk.end();
+    const std::int32_t length = chunk.sequence->draft.size();
+    load.num_rows += 1 + length;
+    load.kv_bytes += context * (costs.kv_token_bytes + costs.row_kv_token_bytes * length);
+    load.num_draft_rows += length;
+    if (chunk.num_drafts == 0) continue;
+    ++load.num_drafting;
+    load.longest_draft = std::max(load.longest_draft, chunk.num_drafts);
+    load.kv_bytes += context * costs.draft_kv_token_bytes;
+  }
+  chooser_->clock().set_draft_factor(1.0);
+  const double expected = chooser_->clock().seconds(load);
+  if (!(expected > 0)) return;
+  double& ratio = load.longest_draft > 0 ? drafting_ratio_ : plain_ratio_;
+  const double seen = std::clamp(seconds / expected, ratio / kMaxRatio, ratio * kMaxRatio);
+  ratio += kRatioWeight * (seen - ratio);
+}
+
+}  // namespace winnow

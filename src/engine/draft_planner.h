@@ -1,0 +1,74 @@
+// How many tokens each decoding sequence drafts: a fixed number, one by the size of the batch, or
+// what speculate/draft_length.h expects most of, given what verification and the clock have said
+// so far. Source: spec/speculative.md 4.8.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sequence.h"
+#include "engine/speculate/confidence.h"
+#include "engine/speculate/draft_length.h"
+
+namespace winnow {
+
+struct Chunk;
+
+/// Engine thread.
+class DraftPlanner {
+ public:
+  explicit DraftPlanner(const SpeculationOptions& options);
+
+  /// Of one sequence in a step; 0 when off or given up.
+  std::int32_t max_drafts() const { return has_failed_ || is_paused_ ? 0 : options_.num_drafts; }
+  /// Between requests: drafts or does not until told otherwise.
+  void pause(bool is_paused) { is_paused_ = is_paused; }
+  /// The drafter has failed: nothing is drafted any more.
+  void give_up() { has_failed_ = true; }
+
+  /// Adaptive lengths need costs; without them they are the fixed number.
+  bool wants_costs() const { return options_.is_adaptive && !chooser_; }
+  /// As measured; those of the options are taken as they are.
+  void set_costs(const StepCosts& costs);
+
+  struct Candidate {
+    Sequence* sequence = nullptr;
+    std::int32_t limit = 0;  // above 0
+  };
+  /// The lengths to draft, one per candidate, none above its limit. `num_other_rows`: of prompts,
+  /// as far as the step's are known; `num_sequences`: that decode in it.
+  std::span<const std::int32_t> choose(std::span<const Candidate> candidates,
+                                       std::int32_t num_sequences, std::int32_t num_other_rows);
+
+  /// Whether the drafter's confidence is wanted.
+  bool uses_confidence() const { return chooser_.has_value(); }
+  /// The confidence of the sequence's next slot, before its draft is drawn. False: it is not worth
+  /// a row, and the block ends before it.
+  bool keeps_slot(Sequence& sequence, float confidence);
+
+  /// After verification of the step that was chosen for.
+  void observe(std::span<const Chunk> chunks);
+  /// How long that step took, everything included.
+  void observe_step(double seconds, std::span<const Chunk> chunks);
+
+ private:
+  DraftForecast forecast_of(const Candidate& candidate) const;
+
+  SpeculationOptions options_;
+  DraftLengthOptions length_options_;
+  bool has_failed_ = false;
+  bool is_paused_ = false;
+  std::optional<DraftLengthChooser> chooser_;
+  bool is_corrected_ = false;  // costs were measured: later steps correct them
+  AcceptanceHistory history_{kEngineDecay};  // of all sequences
+  ConfidenceCalibration calibration_;
+  DraftPlan plan_;
+  Sequence* probed_ = nullptr;                       // of plan_
+  std::vector<DraftForecast> forecasts_;             // of the candidates
+  double plain_ratio_ = 1.0, drafting_ratio_ = 1.0;  // measured over expected seconds of steps
+};
+
+}  // namespace winnow

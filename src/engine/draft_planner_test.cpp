@@ -1,0 +1,218 @@
+// Lengths follow each sequence's own luck, the batch, and the drafter's confidence.
+#include "engine/draft_planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/scheduler.h"
+#include "engine/speculate/measure_costs.h"
+#include "engine/testing/fake_runner.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::int32_t kDrafts = 7;
+
+/// Memory-bound: a row costs a twentieth of a step, a drafter's pass a tenth.
+StepCosts memory_bound() {
+  return {.bytes_per_second = 1e9,
+          .fixed_seconds = 1e-3,
+          .row_seconds = 5e-5,
+          .draft_fixed_seconds = 1e-4};
+}
+
+SpeculationOptions adaptive() {
+  SpeculationOptions options;
+  options.num_drafts = kDrafts;
+  options.is_adaptive = true;
+  options.costs = memory_bound();
+  return options;
+}
+
+/// Decoding sequences whose drafts are accepted with set chances.
+class Batch {
+ public:
+  Batch(const SpeculationOptions& options, std::vector<double> rates)
+      : planner_(options), rates_(std::move(rates)) {
+    for (std::size_t i = 0; i < rates_.size(); ++i) {
+      sequences_.push_back(std::make_unique<Sequence>());
+      sequences_.back()->tokens.assign(100, 0);
+    }
+  }
+
+  /// How the drafter's confidence comes out, given whether the draft will be accepted.
+  enum class Head { kNone, kKnowing, kNoise };
+
+  void step(Head head = Head::kNone) {
+    std::vector<DraftPlanner::Candidate> candidates;
+    for (const auto& sequence : sequences_) candidates.push_back({sequence.get(), kDrafts});
+    const auto chosen =
+        planner_.choose(candidates, static_cast<std::int32_t>(sequences_.size()), 0);
+    lengths.assign(chosen.begin(), chosen.end());
+    std::vector<Chunk> chunks;
+    for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      Sequence& sequence = *sequences_[i];
+      sequence.draft.clear();
+      chunks.push_back({.sequence = &sequence, .num_tokens = 1, .num_drafts = lengths[i]});
+      std::int32_t num_right = 0;
+      bool is_still_right = true;
+      for (std::int32_t slot = 0; slot < lengths[i]; ++slot) {
+        const bool is_right = uniform() < rates_[i];
+        if (head != Head::kNone) {
+          const double confidence = head == Head::kNoise ? uniform() : is_right ? 0.9 : 0.1;
+          if (!planner_.keeps_slot(sequence, static_cast<float>(confidence))) break;
+        }
+        sequence.draft.tokens.push_back(0);
+        is_still_right = is_still_right && is_right;
+        num_right += is_still_right ? 1 : 0;
+      }
+      sequence.draft.verified.num_accepted = num_right;
+      sequence.draft.verified.is_rejected = num_right < sequence.draft.size();
+      num_drafted += sequence.draft.size();
+      num_accepted += num_right;
+    }
+    planner_.observe(chunks);
+  }
+
+  DraftPlanner& planner() { return planner_; }
+
+  std::vector<std::int32_t> lengths;  // of the last step
+  std::int64_t num_drafted = 0, num_accepted = 0;
+
+ private:
+  double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+
+  DraftPlanner planner_;
+  std::vector<double> rates_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::mt19937_64 random_{7};
+};
+
+TEST(DraftPlanner, AFixedLengthIsForEveryone) {
+  SpeculationOptions options;
+  options.num_drafts = 5;
+  DraftPlanner planner(options);
+  Sequence a, b;
+  const std::vector<DraftPlanner::Candidate> candidates = {{&a, 3}, {&b, 9}};
+  const auto lengths = planner.choose(candidates, 2, 0);
+  EXPECT_EQ(std::vector<std::int32_t>(lengths.begin(), lengths.end()),
+            (std::vector<std::int32_t>{3, 5}));
+  EXPECT_FALSE(planner.wants_costs());
+  EXPECT_FALSE(planner.uses_confidence());
+}
+
+TEST(DraftPlanner, TheBatchMaySetTheLength) {
+  SpeculationOptions options;
+  options.num_drafts = 5;
+  options.lengths_by_batch = {{1, 2, 4}, {3, 9, 0}};
+  DraftPlanner planner(options);
+  Sequence a;
+  const std::vector<DraftPlanner::Candidate> one = {{&a, 9}};
+  EXPECT_EQ(planner.choose(one, 1, 0)[0], 4);
+  EXPECT_EQ(planner.choose(one, 3, 0)[0], 0);
+  EXPECT_EQ(planner.choose(one, 10, 0)[0], 5);
+}
+
+TEST(DraftPlanner, LengthsFollowEachSequencesOwnLuck) {
+  Batch batch(adaptive(), {0.95, 0.6, 0.0});
+  for (int i = 0; i < 300; ++i) batch.step();
+  EXPECT_GE(batch.lengths[0], 5);
+  EXPECT_GT(batch.lengths[0], batch.lengths[1]);
+  EXPECT_GT(batch.lengths[1], 0);
+  int num_drafting = 0;  // but for a try now and then
+  for (int i = 0; i < 200; ++i) {
+    batch.step();
+    num_drafting += batch.lengths[2] > 0 ? 1 : 0;
+  }
+  EXPECT_LT(num_drafting, 20);
+}
+
+TEST(DraftPlanner, AHeadThatKnowsSavesRows) {
+  Batch blind(adaptive(), {0.7});
+  Batch seeing(adaptive(), {0.7});
+  for (int i = 0; i < 2000; ++i) {
+    blind.step();
+    seeing.step(Batch::Head::kKnowing);
+  }
+  const auto share = [](const Batch& batch) {
+    return static_cast<double>(batch.num_accepted) / static_cast<double>(batch.num_drafted);
+  };
+  EXPECT_GT(share(seeing), 0.85);
+  EXPECT_LT(share(blind), 0.75);
+  EXPECT_GT(seeing.num_accepted, blind.num_accepted * 9 / 10);
+}
+
+// A head that was trained for another target, say: its numbers mean nothing and are not believed.
+TEST(DraftPlanner, AHeadThatKnowsNothingCostsNothing) {
+  Batch blind(adaptive(), {0.7});
+  Batch misled(adaptive(), {0.7});
+  for (int i = 0; i < 2000; ++i) {
+    blind.step();
+    misled.step(Batch::Head::kNoise);
+  }
+  EXPECT_GT(misled.num_accepted, blind.num_accepted * 9 / 10);
+}
+
+TEST(DraftPlanner, NothingIsDraftedWhilePausedOrAfterAFailure) {
+  Batch batch(adaptive(), {0.9});
+  batch.planner().pause(true);
+  EXPECT_EQ(batch.planner().max_drafts(), 0);
+  batch.step();
+  EXPECT_EQ(batch.lengths[0], 0);
+  batch.planner().pause(false);
+  batch.step();
+  EXPECT_GT(batch.lengths[0], 0);
+  batch.planner().give_up();
+  batch.step();
+  EXPECT_EQ(batch.lengths[0], 0);
+}
+
+// Whatever little room there is, and without reading what nobody wrote.
+TEST(MeasureCosts, WorksOnPoolsAndStepsOfAnySize) {
+  for (const std::int32_t num_blocks : {1, 3, 200}) {
+    for (const std::int32_t max_tokens : {1, 5, 64}) {
+      testing::FakeRunner runner({.num_blocks = num_blocks, .max_drafts = kDrafts});
+      runner.poison_pool();
+      const StepCosts costs = measure_step_costs(runner, {.num_drafts = 4,
+                                                          .max_tokens = max_tokens,
+                                                          .max_sequences = 8,
+                                                          .max_model_len = num_blocks * 8,
+                                                          .seconds = 0.05});
+      EXPECT_NO_THROW(costs.validate());
+      EXPECT_EQ(costs.step_times.front().count, 1);
+      EXPECT_EQ(costs.verify_times.empty(), max_tokens == 1);
+      EXPECT_EQ(costs.draft_times.front().count, 1);
+      EXPECT_EQ(runner.num_foreign_slots, 0);
+      EXPECT_EQ(runner.num_blind_slots, 0);
+      EXPECT_LE(runner.max_batch_tokens, max_tokens);
+    }
+  }
+}
+
+TEST(StepTimes, AreReadBetweenAndBeyondWhatWasMeasured) {
+  StepCosts costs{.bytes_per_second = 1e9};
+  costs.step_times = {{1, 1.0}, {4, 4.0}, {8, 6.0}};
+  costs.verify_times = {{2, 2.0}};
+  costs.draft_times = {{1, 0.5}, {2, 0.75}};
+  costs.draft_slot_seconds = 0.125;
+  StepClock clock(costs);
+  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 1}), 1.0);
+  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 2}), 2.0);
+  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 6}), 5.0);
+  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 12}), 8.0);
+  const StepLoad drafting{
+      .num_rows = 6, .num_draft_rows = 3, .num_drafting = 3, .longest_draft = 1};
+  EXPECT_DOUBLE_EQ(clock.seconds(drafting), 6.0 + 1.0 + 0.125);
+  clock.set_draft_factor(2.0);
+  EXPECT_DOUBLE_EQ(clock.seconds(drafting), 2 * (6.0 + 1.0 + 0.125));
+  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 1}), 1.0);
+  costs.step_times.push_back({16, 5.0});
+  EXPECT_THROW(costs.validate(), Error);
+}
+
+}  // namespace
+}  // namespace winnow
