@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -30,6 +32,8 @@ struct BenchFlags {
   EngineFlags engine;
   std::optional<std::int64_t> input_len, output_len, batch_size, num_iters, num_iters_warmup,
       num_prompts, n;
+  std::string batch_sizes = "1,4,16";  // with drafts
+  std::string text;                    // file that prompts are cut from
   double temperature = 1.0;
   std::string output_json;
 };
@@ -86,14 +90,49 @@ std::vector<TokenId> random_prompt(const Tokenizer& tokenizer, std::uint64_t see
   return out;
 }
 
+/// Where prompts come from: random tokens, or a text's own, `length` in a row.
+class Prompts {
+ public:
+  Prompts(const BenchFlags& flags, const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer),
+        seed_(static_cast<std::uint64_t>(flags.engine.seed.value_or(0))),
+        length_(flags.input_len.value()) {
+    if (flags.text.empty()) return;
+    std::ifstream file(flags.text, std::ios::binary);
+    if (!file) throw Error(ErrorCode::kIo, fmt::format("--text {}: cannot be read", flags.text));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    text_ = tokenizer.encode(text);
+    if (std::ssize(text_) <= length_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--text {}: {} tokens, too few for prompts of {}", flags.text,
+                              text_.size(), length_));
+    }
+  }
+
+  std::vector<TokenId> prompt(std::uint64_t number) const {
+    if (text_.empty()) return random_prompt(tokenizer_, seed_, number, length_);
+    const auto room = static_cast<std::uint64_t>(std::ssize(text_) - length_);
+    const auto begin = static_cast<std::ptrdiff_t>(
+        philox4x32(seed_, {static_cast<std::uint32_t>(number),
+                           static_cast<std::uint32_t>(number >> 32), 0, kPromptStream})[0] %
+        room);
+    return {text_.begin() + begin, text_.begin() + begin + static_cast<std::ptrdiff_t>(length_)};
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::uint64_t seed_;
+  std::int64_t length_;
+  std::vector<TokenId> text_;  // empty: random tokens
+};
+
 std::vector<BenchRequest> run_batch(EngineSetup& setup, const BenchFlags& flags,
-                                    std::uint64_t first_number, std::int64_t count) {
+                                    const Prompts& prompts, std::uint64_t first_number,
+                                    std::int64_t count) {
   const auto recorder = std::make_shared<Recorder>(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     GenerationRequest request;
-    request.prompt =
-        random_prompt(setup.tokenizer(), static_cast<std::uint64_t>(flags.engine.seed.value_or(0)),
-                      first_number + static_cast<std::uint64_t>(i), flags.input_len.value());
+    request.prompt = prompts.prompt(first_number + static_cast<std::uint64_t>(i));
     request.sampling.temperature = static_cast<float>(flags.temperature);
     request.sampling.n = static_cast<std::int32_t>(flags.n.value_or(1));
     request.sampling.max_tokens = static_cast<std::int32_t>(flags.output_len.value());
@@ -135,9 +174,7 @@ Json setting_json(const BenchFlags& flags, const EngineSetup& setup) {
   return out;
 }
 
-void finish(const BenchReport& report, const BenchFlags& flags) {
-  const Json json = report_json(report);
-  fmt::print("{}", report_text(json));
+void write_json(const Json& json, const BenchFlags& flags) {
   if (flags.output_json.empty()) return;
   std::ofstream file(flags.output_json);
   file << json.dump(2) << '\n';
@@ -145,6 +182,12 @@ void finish(const BenchReport& report, const BenchFlags& flags) {
     throw Error(ErrorCode::kIo,
                 fmt::format("--output-json {}: cannot be written", flags.output_json));
   }
+}
+
+void finish(const BenchReport& report, const BenchFlags& flags) {
+  const Json json = report_json(report);
+  fmt::print("{}", report_text(json));
+  write_json(json, flags);
 }
 
 std::unique_ptr<EngineSetup> load(const EngineFlags& flags) {
@@ -160,21 +203,105 @@ std::int64_t count_flag(const char* name, std::optional<std::int64_t>& value,
   return *value;
 }
 
+/// Tokens after the first ones, over the time from the first to the last of all.
+class DecodeRate {
+ public:
+  void add(const std::vector<BenchRequest>& requests) {
+    double begin = std::numeric_limits<double>::infinity();
+    double end = 0;
+    for (const BenchRequest& request : requests) {
+      if (request.token_seconds.empty()) continue;
+      begin = std::min(begin, request.token_seconds.front());
+      end = std::max(end, request.token_seconds.back());
+      num_tokens_ += request.token_seconds.size() - 1;
+    }
+    if (end > begin) seconds_ += end - begin;
+  }
+  double tokens_per_second() const {
+    return seconds_ > 0 ? static_cast<double>(num_tokens_) / seconds_ : 0.0;
+  }
+
+ private:
+  std::size_t num_tokens_ = 0;
+  double seconds_ = 0;
+};
+
+/// Batches without drafts and with them in turn, so that what else the machine does hits both.
+Json compare_drafting(EngineSetup& setup, const BenchFlags& flags, const Prompts& prompts,
+                      std::int64_t batch) {
+  DecodeRate plain, drafting;
+  EngineStats before;
+  const std::int64_t num_warmup = flags.num_iters_warmup.value_or(1);
+  for (std::int64_t i = -num_warmup; i < flags.num_iters.value(); ++i) {
+    if (i == 0) before = setup.engine().stats();
+    for (const bool is_on : {false, true}) {
+      if (!setup.engine().set_drafting(is_on)) {
+        throw Error(ErrorCode::kInternal, "the engine is not idle between two batches");
+      }
+      const auto number = static_cast<std::uint64_t>((i + num_warmup) * batch);
+      const std::vector<BenchRequest> requests = run_batch(setup, flags, prompts, number, batch);
+      if (i >= 0) (is_on ? drafting : plain).add(requests);
+    }
+  }
+  const EngineStats after = setup.engine().stats();
+  const auto num_blocks = static_cast<double>(after.num_drafts - before.num_drafts);
+  const auto per_block = [&](std::int64_t count) {
+    return num_blocks > 0 ? static_cast<double>(count) / num_blocks : 0.0;
+  };
+  return {{"batch_size", batch},
+          {"plain_tokens_per_second", plain.tokens_per_second()},
+          {"drafting_tokens_per_second", drafting.tokens_per_second()},
+          {"ratio", drafting.tokens_per_second() / std::max(plain.tokens_per_second(), 1e-9)},
+          {"acceptance_length", 1.0 + per_block(after.accepted_tokens - before.accepted_tokens)},
+          {"drafts_a_block", per_block(after.draft_tokens - before.draft_tokens)},
+          {"blocks", after.num_drafts - before.num_drafts}};
+}
+
+int bench_drafting(const BenchFlags& flags, EngineSetup& setup) {
+  const Prompts prompts(flags, setup.tokenizer());
+  Json report{{"benchmark", "latency with drafts"}, {"setting", setting_json(flags, setup)}};
+  report["setting"]["drafter"] = setup.facts().speculation;
+  report["setting"]["temperature"] = flags.temperature;
+  report["runs"] = Json::array();
+  for (const auto& [key, value] : report["setting"].items()) {
+    fmt::print("  {:<14} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  fmt::print("\n{:>6} {:>14} {:>14} {:>7} {:>12} {:>12}\n", "batch", "plain tok/s", "drafts tok/s",
+             "ratio", "tokens/step", "drafts/step");
+  const std::vector<std::int64_t> sizes =
+      flags.batch_size ? std::vector<std::int64_t>{*flags.batch_size}
+                       : parse_integer_list("--batch-sizes", flags.batch_sizes);
+  for (const std::int64_t batch : sizes) {
+    const Json run = compare_drafting(setup, flags, prompts, batch);
+    fmt::print("{:>6} {:>14.1f} {:>14.1f} {:>7.3f} {:>12.2f} {:>12.2f}\n", batch,
+               run["plain_tokens_per_second"].get<double>(),
+               run["drafting_tokens_per_second"].get<double>(), run["ratio"].get<double>(),
+               run["acceptance_length"].get<double>(), run["drafts_a_block"].get<double>());
+    std::fflush(stdout);
+    report["runs"].push_back(run);
+  }
+  write_json(report, flags);
+  return 0;
+}
+
 /// A batch of equal requests, again and again: how long one user waits.
 int bench_latency(BenchFlags& flags) {
   count_flag("input-len", flags.input_len, 512);
   count_flag("output-len", flags.output_len, 128);
-  const std::int64_t batch = count_flag("batch-size", flags.batch_size, 1);
   const std::int64_t num_iters = count_flag("num-iters", flags.num_iters, 5);
   const std::int64_t num_warmup = flags.num_iters_warmup.value_or(1);
   if (num_warmup < 0) throw UsageError("--num-iters-warmup: below 0");
+  if (flags.batch_size) count_flag("batch-size", flags.batch_size, 1);
   const std::unique_ptr<EngineSetup> setup = load(flags.engine);
+  if (!setup->facts().speculation.empty()) return bench_drafting(flags, *setup);
+  const std::int64_t batch = count_flag("batch-size", flags.batch_size, 1);
+  const Prompts prompts(flags, setup->tokenizer());
   BenchReport report;
   report.title = "latency";
   std::uint64_t number = 0;  // every prompt is new, so that the prefix cache does not help
   for (std::int64_t i = -num_warmup; i < num_iters; ++i) {
     const auto start = Clock::now();
-    std::vector<BenchRequest> requests = run_batch(*setup, flags, number, batch);
+    std::vector<BenchRequest> requests = run_batch(*setup, flags, prompts, number, batch);
     number += static_cast<std::uint64_t>(batch);
     if (i < 0) continue;
     report.seconds += std::chrono::duration<double>(Clock::now() - start).count();
@@ -196,11 +323,12 @@ int bench_throughput(BenchFlags& flags) {
   count_flag("n", flags.n, 1);
   if (!flags.engine.max_num_queued_reqs) flags.engine.max_num_queued_reqs = num_prompts;
   const std::unique_ptr<EngineSetup> setup = load(flags.engine);
-  run_batch(*setup, flags, 1ULL << 32, 1);  // warm-up: pages, threads
+  const Prompts prompts(flags, setup->tokenizer());
+  run_batch(*setup, flags, prompts, 1ULL << 32, 1);  // warm-up: pages, threads
   BenchReport report;
   report.title = "throughput";
   const auto start = Clock::now();
-  report.requests = run_batch(*setup, flags, 0, num_prompts);
+  report.requests = run_batch(*setup, flags, prompts, 0, num_prompts);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.setting = setting_json(flags, *setup);
   report.setting["num_prompts"] = num_prompts;
@@ -237,9 +365,13 @@ int run_bench(const Words& words) {
   set.add_human_integer("input-len", flags.input_len, "Prompt tokens (default 512)");
   set.add_human_integer("output-len", flags.output_len, "Answer tokens (default 128)");
   set.add_string("output-json", flags.output_json, "File for the results");
+  set.add_string("text", flags.text, "File that prompts are cut from (default: random tokens)");
   set.add_real("temperature", flags.temperature, "Sampling temperature (default 1)");
   if (words[0] == "latency") {
-    set.add_integer("batch-size", flags.batch_size, "Requests at once (default 1)");
+    set.add_integer("batch-size", flags.batch_size,
+                    "Requests at once (default 1; with --speculative-config those below)");
+    set.add_string("batch-sizes", flags.batch_sizes,
+                   "With --speculative-config: without drafts and with them, so many at once");
     set.add_integer("num-iters", flags.num_iters, "Measured batches (default 5)");
     set.add_integer("num-iters-warmup", flags.num_iters_warmup, "Batches before (default 1)");
   } else {

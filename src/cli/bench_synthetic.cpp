@@ -29,18 +29,6 @@ struct SyntheticFlags {
   std::string output_json;
 };
 
-std::vector<std::int64_t> parse_list(const char* flag, const std::string& text) {
-  std::vector<std::int64_t> values;
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    values.push_back(parse_human_integer(flag, text.substr(begin, end - begin)));
-    if (values.back() < 1) throw UsageError(fmt::format("{}: {} is below 1", flag, values.back()));
-    begin = end + 1;
-  }
-  return values;
-}
-
 double seconds_of(const std::function<void()>& work) {
   const auto start = Clock::now();
   work();
@@ -364,9 +352,9 @@ int run_bench_synthetic(const Words& words) {
   set.add_string("output-json", flags.output_json, "File for the results");
   if (!set.parse(words)) return 0;
   init_log("warning");
-  SyntheticBench bench(flags, parse_list("--batch-sizes", flags.batch_sizes),
-                       parse_list("--contexts", flags.contexts),
-                       parse_list("--prefills", flags.prefills));
+  SyntheticBench bench(flags, parse_integer_list("--batch-sizes", flags.batch_sizes),
+                       parse_integer_list("--contexts", flags.contexts),
+                       parse_integer_list("--prefills", flags.prefills));
   const Json report = bench.run();
   if (flags.output_json.empty()) return 0;
   std::ofstream file(flags.output_json);

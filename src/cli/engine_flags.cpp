@@ -74,10 +74,14 @@ void check_attention_config(const EngineFlags& flags, std::vector<std::string>& 
   }
 }
 
+SyntheticSwitch synthetic_switch(const EngineFlags& flags) {
+  return flags.benchmark_mode ? SyntheticSwitch::kAllowed : SyntheticSwitch::kRefused;
+}
+
 void check_speculative_config(const EngineFlags& flags) {
   if (flags.speculative_config.empty()) return;
   try {
-    (void)parse_speculative_config(flags.speculative_config, SyntheticSwitch::kRefused);
+    (void)parse_speculative_config(flags.speculative_config, synthetic_switch(flags));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw UsageError(error.what(), error.hint());
@@ -214,6 +218,9 @@ void add_engine_flags(FlagSet& set, EngineFlags& flags) {
   set.add_json("speculative-config", flags.speculative_config,
                "Drafting by the checkpoint's own drafter: method (dspark), "
                "num_speculative_tokens, …");
+  set.add_switch("benchmark-mode", flags.benchmark_mode,
+                 "Allow drafts to be accepted by decree (rejection_sample_method: synthetic): for "
+                 "measuring speed, the text is meaningless");
   set.add_json("quantization-config", flags.quantization_config,
                "Members: moe (nvfp4, mxfp8, bf16)");
 }

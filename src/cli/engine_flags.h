@@ -48,6 +48,7 @@ struct EngineFlags {
   std::optional<std::int64_t> tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
   std::optional<std::int64_t> decode_context_parallel_size;
   Json speculative_config = Json::object();
+  bool benchmark_mode = false;
   Json quantization_config = Json::object();
   std::string log_level = "info";
 

@@ -249,6 +249,8 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
     engine.speculation = speculation_options(*speculation);
     facts_.speculation = describe(*speculation);
     facts_.drafter_bytes = drafter_->drafter->weight_bytes();
+    facts_.num_speculative_tokens = engine.speculation.num_drafts;
+    facts_.is_acceptance_synthetic = speculation->config.is_synthetic();
   }
   facts_.row_bytes = decoder.cache_layout().row_bytes();
   engine.max_num_batched_tokens = options.max_num_batched_tokens;
@@ -309,6 +311,7 @@ server::ServingModel EngineSetup::serving_model(std::vector<std::string> names) 
                       .count();
   model.max_model_len = facts_.pool.max_model_len;
   model.vocab_size = vocab_size_;
+  model.num_speculative_tokens = facts_.num_speculative_tokens;
   model.defaults = defaults_;
   model.banned_tokens = banned_tokens_;
   model.tokenizer = tokenizer_.get();

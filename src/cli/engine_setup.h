@@ -33,6 +33,8 @@ struct EngineFacts {
   std::int32_t block_tokens = 0;
   std::string speculation;  // one line; empty: off
   std::int64_t drafter_bytes = 0;
+  std::int32_t num_speculative_tokens = 0;
+  bool is_acceptance_synthetic = false;
   PoolSize pool;
   std::int32_t max_num_seqs = 0, max_num_batched_tokens = 0;
   int num_threads = 0;

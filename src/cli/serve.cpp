@@ -102,6 +102,17 @@ class LateObserver final : public StepObserver {
   std::atomic<server::ServerMetrics*> target_{nullptr};
 };
 
+void log_drafts(const EngineStats& stats) {
+  if (stats.num_drafts == 0) return;
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(whole, 1));
+  };
+  spdlog::info("drafts: {} of {} accepted ({:.1f} %), {:.2f} tokens a step with drafts",
+               stats.accepted_tokens, stats.draft_tokens,
+               100 * share(stats.accepted_tokens, stats.draft_tokens),
+               1 + share(stats.accepted_tokens, stats.num_drafts));
+}
+
 int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   const std::vector<std::string> keys = collect_api_keys(server_flags);
   const std::filesystem::path folder = resolve_model_folder(engine_flags.model_folder());
@@ -147,15 +158,20 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   metrics = std::make_unique<server::ServerMetrics>(
       server::MetricsOptions{.model_name = model.names.front(),
                              .max_model_len = model.max_model_len,
-                             .cache_config = cache_config_labels(facts)});
+                             .cache_config = cache_config_labels(facts),
+                             .num_speculative_tokens = facts.num_speculative_tokens,
+                             .is_acceptance_synthetic = facts.is_acceptance_synthetic});
   observer.set(metrics.get());
-  model.version_body = Json{
-      {"version", kVersion},
-      {"backend", facts.backend},
-      {"kv_cache_dtype", facts.kv_dtype},
-      {"indexer_kv_dtype", facts.index_dtype},
-      {"dequant",
-       facts.dequant}}.dump();
+  Json version{{"version", kVersion},
+               {"backend", facts.backend},
+               {"kv_cache_dtype", facts.kv_dtype},
+               {"indexer_kv_dtype", facts.index_dtype},
+               {"dequant", facts.dequant}};
+  if (facts.is_acceptance_synthetic) {
+    version["synthetic_acceptance"] = true;
+    model.fingerprint += "-synthetic-acceptance";
+  }
+  model.version_body = version.dump();
   if (!stop.is_set()) {
     app.set_ready(&model, metrics.get());
     print_table(facts, model, http.url(), server_flags.page && server_flags.uds.empty());
@@ -165,6 +181,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   app.start_draining();
   app.start_stopping();
   setup->engine().drain(server_flags.shutdown_timeout);  // probes are answered meanwhile
+  log_drafts(setup->engine().stats());
   http.stop_accepting();
   if (!http.wait_idle(kFlush)) spdlog::warn("some clients did not take their last bytes");
   http.stop();

@@ -95,6 +95,8 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
                  "Usage in every stream");
   set.add_switch("enable-per-request-metrics", flags.enable_per_request_metrics,
                  "Times in every answer");
+  set.add_string("per-request-spec-decode-metrics", flags.per_request_spec_decode_metrics,
+                 "Drafts in every answer", {"none", "summary", "detailed"});
   set.add_string("fingerprint-mode", flags.fingerprint_mode, "system_fingerprint",
                  {"full", "hash", "custom", "none"});
   set.add_string("system-fingerprint", flags.system_fingerprint,
@@ -184,6 +186,11 @@ server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags
   policy.force_include_usage = flags.enable_force_include_usage;
   policy.prompt_tokens_details = flags.enable_prompt_tokens_details;
   policy.per_request_metrics = flags.enable_per_request_metrics;
+  if (flags.per_request_spec_decode_metrics == "summary") {
+    policy.draft_report = server::DraftReport::kSummary;
+  } else if (flags.per_request_spec_decode_metrics == "detailed") {
+    policy.draft_report = server::DraftReport::kDetailed;
+  }
   policy.response_role = flags.response_role;
   policy.split_reasoning = flags.reasoning_parser != "none";
   policy.parse_tool_calls = flags.tool_call_parser != "none";

@@ -35,6 +35,7 @@ struct ServerFlags {
   bool enable_prompt_tokens_details = true;
   bool enable_force_include_usage = false;
   bool enable_per_request_metrics = false;
+  std::string per_request_spec_decode_metrics = "none";
   bool markers_in_messages = false;
   std::string fingerprint_mode = "full";
   std::string system_fingerprint;  // with mode custom

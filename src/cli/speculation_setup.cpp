@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/engine_setup.h"
 #include "engine/engine_core.h"
+#include "engine/speculate/synthetic.h"
 #include "model/decoder.h"
 
 namespace winnow::cli {
@@ -20,6 +21,7 @@ CacheDType drafter_cache_dtype(const std::string& name, CacheDType of_target) {
 }
 
 const char* method_name(const SpeculativeConfig& config) {
+  if (config.is_synthetic()) return "synthetic";
   switch (config.method) {
     case AcceptMethod::kStandard:
       return "standard";
@@ -37,7 +39,9 @@ std::optional<SpeculationPlan> plan_speculation(const EngineFlags& flags,
                                                 const SpeculationTarget& target) {
   if (flags.speculative_config.empty()) return std::nullopt;
   SpeculationPlan plan;
-  plan.config = parse_speculative_config(flags.speculative_config, SyntheticSwitch::kRefused);
+  plan.config = parse_speculative_config(flags.speculative_config, flags.benchmark_mode
+                                                                       ? SyntheticSwitch::kAllowed
+                                                                       : SyntheticSwitch::kRefused);
   plan.folder = plan.config.model.empty() ? target.folder : resolve_model_folder(plan.config.model);
   if (plan.config.model.empty() && !has_drafter(target.folder)) {
     throw Error(ErrorCode::kNotFound,
@@ -57,6 +61,9 @@ std::optional<SpeculationPlan> plan_speculation(const EngineFlags& flags,
                     .target_kv_cache_dtype = std::string(cache_dtype_name(target.cache_dtype))});
   plan.cache_dtype = drafter_cache_dtype(plan.config.kv_cache_dtype, target.cache_dtype);
   for (const std::string& note : plan.config.notes) spdlog::warn("{}", note);
+  if (plan.config.is_synthetic()) {
+    spdlog::warn("drafts are accepted by decree: the text is meaningless, only its speed counts");
+  }
   return plan;
 }
 
@@ -78,10 +85,22 @@ LoadedDrafter attach_drafter(const SpeculationPlan& plan, Decoder& decoder,
 }
 
 SpeculationOptions speculation_options(const SpeculationPlan& plan) {
-  return {.num_drafts = plan.config.num_drafts.value_or(0),
-          .method = plan.config.method,
-          .is_greedy_draft = plan.config.is_greedy_draft,
-          .max_model_len = plan.config.max_model_len.value_or(0)};
+  const SpeculativeConfig& config = plan.config;
+  SpeculationOptions options;
+  options.num_drafts = config.num_drafts.value_or(0);
+  options.method = config.method;
+  options.is_greedy_draft = config.is_greedy_draft;
+  options.max_model_len = config.max_model_len.value_or(0);
+  options.lengths_by_batch = config.lengths_by_batch;
+  options.draft_top_k = config.draft_top_k.value_or(0);
+  options.is_adaptive = config.is_adaptive;
+  options.synthetic_rates = config.synthetic_rates;
+  if (config.synthetic_length) {
+    const auto synthetic =
+        SyntheticAcceptance::of_length(*config.synthetic_length, options.num_drafts);
+    options.synthetic_rates.assign(synthetic.rates().begin(), synthetic.rates().end());
+  }
+  return options;
 }
 
 std::int64_t logits_bytes(const EngineOptions& options, std::int32_t vocab_size,
@@ -98,7 +117,8 @@ std::int64_t logits_bytes(const EngineOptions& options, std::int32_t vocab_size,
 }
 
 std::string describe(const SpeculationPlan& plan) {
-  return fmt::format("up to {} drafts a step, {}, drawn {}, context in {}",
+  return fmt::format("{} {} drafts a step, {}, drawn {}, context in {}",
+                     plan.config.is_adaptive ? "as pays, up to" : "up to",
                      plan.config.num_drafts.value_or(0), method_name(plan.config),
                      plan.config.is_greedy_draft ? "greedily" : "by chance",
                      cache_dtype_name(plan.cache_dtype));

@@ -54,6 +54,18 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::vector<std::int64_t> parse_integer_list(const std::string& flag, const std::string& text) {
+  std::vector<std::int64_t> values;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    values.push_back(parse_human_integer(flag, text.substr(begin, end - begin)));
+    if (values.back() < 1) throw UsageError(fmt::format("{}: {} is below 1", flag, values.back()));
+    begin = end + 1;
+  }
+  return values;
+}
+
 std::int64_t parse_integer(const std::string& flag, std::string_view text) {
   std::int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);

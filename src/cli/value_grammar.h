@@ -12,6 +12,9 @@ namespace winnow::cli {
 /// numbers only: 256K). Throws UsageError naming the flag.
 std::int64_t parse_human_integer(const std::string& flag, std::string_view text);
 
+/// Such integers with commas between, each at least 1.
+std::vector<std::int64_t> parse_integer_list(const std::string& flag, const std::string& text);
+
 /// Plain integers and reals, and "true"/"false".
 std::int64_t parse_integer(const std::string& flag, std::string_view text);
 double parse_real(const std::string& flag, std::string_view text);

@@ -57,6 +57,7 @@ struct ServingModel {
   std::string version_body;        // JSON of /version
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
+  std::int32_t num_speculative_tokens = 0;  // drafts of a step, at most; 0: nothing is drafted
   GenerationDefaults defaults;
   std::vector<TokenId> banned_tokens;  // never sampled: ids without a string, input-only markers
   const Tokenizer* tokenizer = nullptr;

@@ -65,12 +65,45 @@ struct ServerMetrics::Impl {
         .Register(registry)
         .Add(cache)
         .Set(1);
+    if (options.num_speculative_tokens > 0) add_drafts(options);
     for (const char* reason : {"stop", "length", "abort", "error"}) {
       finished[reason] = &finished_family.Add(with("finished_reason", reason));
     }
     for (const char* reason : {"max_num_queued_reqs", "max_num_queued_tokens", "draining"}) {
       rejections[reason] = &rejection_family.Add(with("reason", reason));
     }
+  }
+
+  void add_drafts(const MetricsOptions& options) {
+    num_drafts = &counter("vllm:spec_decode_num_drafts_total", "Blocks of drafts verified.");
+    draft_tokens = &counter("vllm:spec_decode_num_draft_tokens_total", "Drafted tokens verified.");
+    accepted_drafts =
+        &counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.");
+    acceptance_length = &gauge("winnow:spec_decode_mean_acceptance_length",
+                               "Tokens of a step with drafts, the one after them included.");
+    prometheus::Family<Counter>& by_position =
+        counter_family("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                       "Drafted tokens accepted, by place in their block.");
+    for (std::int32_t i = 0; i < options.num_speculative_tokens; ++i) {
+      accepted_by_position.push_back(&by_position.Add(with("position", std::to_string(i))));
+    }
+    if (!options.is_acceptance_synthetic) return;
+    gauge("winnow:spec_decode_synthetic_acceptance",
+          "1: drafts are accepted by decree, the text is meaningless.")
+        .Set(1);
+  }
+
+  void follow_drafts(const EngineStats& stats) {
+    if (num_drafts == nullptr) return;
+    follow(*num_drafts, stats.num_drafts);
+    follow(*draft_tokens, stats.draft_tokens);
+    follow(*accepted_drafts, stats.accepted_tokens);
+    for (std::size_t i = 0; i < accepted_by_position.size(); ++i) {
+      follow(*accepted_by_position[i], stats.accepted_by_position[i]);
+    }
+    if (stats.num_drafts == 0) return;
+    acceptance_length->Set(1.0 + static_cast<double>(stats.accepted_tokens) /
+                                     static_cast<double>(stats.num_drafts));
   }
 
   Labels with(const std::string& name, const std::string& value) const {
@@ -134,6 +167,9 @@ struct ServerMetrics::Impl {
   prometheus::Family<Counter>& http_family =
       counter_family("http_requests_total", "HTTP responses by method, handler and status.");
   std::map<std::string, Counter*, std::less<>> finished, rejections;
+  Counter *num_drafts = nullptr, *draft_tokens = nullptr, *accepted_drafts = nullptr;
+  std::vector<Counter*> accepted_by_position;
+  Gauge* acceptance_length = nullptr;
 
   Histogram& first_token = histogram("vllm:time_to_first_token_seconds",
                                      "From arrival to the first token.", kFirstTokenBuckets);
@@ -264,6 +300,7 @@ std::string ServerMetrics::text(const EngineStats& stats) {
   follow(m.corrupted, stats.num_corrupted_requests);
   follow(m.steps, stats.num_steps);
   follow(m.failed_steps, stats.num_failed_steps);
+  m.follow_drafts(stats);
   follow(m.from_cache, stats.cached_tokens);
   follow(m.from_compute, stats.prompt_tokens - stats.cached_tokens);
   return prometheus::TextSerializer().Serialize(m.registry.Collect());

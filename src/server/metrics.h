@@ -16,6 +16,8 @@ struct MetricsOptions {
   std::string model_name;
   std::int32_t max_model_len = 0;
   std::map<std::string, std::string> cache_config;  // labels of vllm:cache_config_info
+  std::int32_t num_speculative_tokens = 0;          // 0: nothing is drafted, nor counted
+  bool is_acceptance_synthetic = false;
 };
 
 /// What the histograms need to know about a request besides its RequestStats.

@@ -162,6 +162,8 @@ void read_extras(Fields& fields, const RequestPolicy& policy, GenerationFields& 
       fields.boolean("return_tokens_as_token_ids").value_or(policy.return_tokens_as_token_ids);
   out.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);
   out.return_metrics = fields.boolean("return_metrics").value_or(policy.per_request_metrics);
+  out.draft_report = out.return_metrics ? std::max(policy.draft_report, DraftReport::kSummary)
+                                        : policy.draft_report;
 
   const auto truncate = fields.integer_in("truncate_prompt_tokens", -1, kMaxTokenId);
   if (truncate == 0) fields.fail("truncate_prompt_tokens", "0 would leave no prompt");

@@ -13,6 +13,7 @@
 #include "server/choice_output.h"
 #include "server/generation.h"
 #include "server/json_fields.h"
+#include "server/openai/speculation_json.h"
 
 namespace winnow::server {
 
@@ -27,6 +28,7 @@ struct RequestPolicy {
   bool force_include_usage = false;
   bool prompt_tokens_details = true;
   bool per_request_metrics = false;
+  DraftReport draft_report = DraftReport::kNone;  // kSummary at least where times are asked for
   std::string response_role = "assistant";
   Json default_chat_template_kwargs = Json::object();
   bool split_reasoning = true;               // chat replies: thinking goes into its own field
@@ -57,6 +59,7 @@ struct GenerationFields {
   bool tokens_as_ids = false;  // "token_id:N" in logprobs
   bool return_prompt_text = false;
   bool return_metrics = false;
+  DraftReport draft_report = DraftReport::kNone;
 
   std::optional<std::int32_t> truncate_prompt_tokens;  // -1: the model's length
   bool truncate_left = true;

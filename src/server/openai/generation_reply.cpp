@@ -65,7 +65,7 @@ double milliseconds_between(Clock::time_point from, Clock::time_point to) {
   return std::max(0.0, std::chrono::duration<double, std::milli>(to - from).count());
 }
 
-/// serving.md 2.3; the speculative part is absent because nothing was drafted.
+/// serving.md 2.3, without the speculative part.
 Json metrics_json(const RequestStats& stats) {
   const Clock::time_point epoch{};
   if (stats.first_token == epoch) return nullptr;
@@ -268,6 +268,12 @@ class GenerationReply final : public PendingReply {
     Json metrics;
     if (plan_.fields.return_metrics && choices_.size() == 1) {
       metrics = metrics_json(inbox_->stats().front());
+    }
+    if (choices_.size() == 1) {
+      Json drafts =
+          speculation_json(inbox_->stats().front(), context_.model->num_speculative_tokens,
+                           plan_.fields.draft_report);
+      if (!drafts.is_null()) metrics["speculative_decoding"] = std::move(drafts);
     }
     output.head = HttpResponse{.body = plan_.format->body(final_usage(), metrics)};
   }
