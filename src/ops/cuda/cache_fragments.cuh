@@ -88,10 +88,12 @@ struct GroupScale<CacheFormat::kNvfp4Exact> {
   __half2 scale;
 };
 
-/// 2 KiB in shared memory; only kNvfp4E4m3 reads it. Needs a barrier after.
+/// Rows by scale byte, whose sign has no meaning: 1 KiB in shared memory, which only kNvfp4E4m3
+/// reads. Needs a barrier after.
+inline constexpr int kMagnitudeRows = 128;
 __device__ inline void fill_scaled_magnitudes(uint2* table, int thread, int num_threads) {
-  for (int scale = thread; scale < 256; scale += num_threads) {
-    const std::uint32_t halves = ptx::cvt_f16x2_e4m3x2(static_cast<std::uint16_t>(scale & 0x7F));
+  for (int scale = thread; scale < kMagnitudeRows; scale += num_threads) {
+    const std::uint32_t halves = ptx::cvt_f16x2_e4m3x2(static_cast<std::uint16_t>(scale));
     const __half2 twice = __half2half2(__ushort_as_half(static_cast<unsigned short>(halves)));
     const auto pair = [&](float a, float b) -> std::uint32_t {
       const __half2 product = __hmul2(__floats2half2_rn(a, b), twice);
@@ -102,12 +104,27 @@ __device__ inline void fill_scaled_magnitudes(uint2* table, int thread, int num_
   }
 }
 
+/// The share of one group whose scale byte is the low one of `scale`.
+template <CacheFormat F>
+__device__ __forceinline__ GroupScale<F> load_group_scale(std::uint32_t scale, const uint2* table) {
+  GroupScale<F> group;
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    const uint2 row = table[scale & 0x7FU];
+    group.low = row.x;
+    group.high = row.y;
+  } else {
+    const std::uint32_t both = ptx::cvt_f16x2_e4m3x2(static_cast<std::uint16_t>(scale & 0x7FU));
+    group.scale = __low2half2(reinterpret_cast<const __half2&>(both));
+  }
+  return group;
+}
+
 /// The shares of two neighbouring groups whose scale bytes are the low and the next byte of `pair`.
 template <CacheFormat F>
 __device__ __forceinline__ void load_group_scales(std::uint32_t pair, const uint2* table,
                                                   GroupScale<F>& first, GroupScale<F>& second) {
   if constexpr (F == CacheFormat::kNvfp4E4m3) {
-    const uint2* const rows[2] = {table + (pair & 0xFFU), table + (pair >> 8 & 0xFFU)};
+    const uint2* const rows[2] = {table + (pair & 0x7FU), table + (pair >> 8 & 0x7FU)};
     first.low = rows[0]->x;
     first.high = rows[0]->y;
     second.low = rows[1]->x;
@@ -120,6 +137,22 @@ __device__ __forceinline__ void load_group_scales(std::uint32_t pair, const uint
   }
 }
 
+/// High bytes of 0, .5, 1, 1.5, 2, 3, 4, 6 in fp16; the low bytes are 0.
+inline constexpr std::uint32_t kHalfMagnitudesLow = 0x3E3C3800U;
+inline constexpr std::uint32_t kHalfMagnitudesHigh = 0x46444240U;
+
+/// The high bytes of four halves times the scales of a pair.
+__device__ __forceinline__ void scale_halves(std::uint32_t bytes, __half2 scales,
+                                             std::uint32_t& first, std::uint32_t& second) {
+  const auto product = [&](std::uint32_t pick) {
+    const std::uint32_t halves = ptx::prmt(bytes, 0U, pick);
+    const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(halves), scales);
+    return reinterpret_cast<const std::uint32_t&>(scaled);
+  };
+  first = product(0x1404U);
+  second = product(0x3424U);
+}
+
 /// Eight codes, low nibble first, to eight halves in order, in 13 instructions (e4m3) or 17
 /// (exact).
 template <CacheFormat F>
@@ -127,34 +160,58 @@ __device__ __forceinline__ void expand_nvfp4(std::uint32_t codes, const GroupSca
                                              std::uint32_t (&values)[4]) {
   static_assert(is_nvfp4(F));
   constexpr std::uint32_t kSigns = 0x80808080U;
-  // High bytes of 0, .5, 1, 1.5, 2, 3, 4, 6 in fp16; the low bytes are 0.
-  constexpr std::uint32_t kHalfLow = 0x3E3C3800U;
-  constexpr std::uint32_t kHalfHigh = 0x46444240U;
-  std::uint32_t low = kHalfLow;
-  std::uint32_t high = kHalfHigh;
+  std::uint32_t low = kHalfMagnitudesLow;
+  std::uint32_t high = kHalfMagnitudesHigh;
   if constexpr (F == CacheFormat::kNvfp4E4m3) {
     low = group.low;
     high = group.high;
   }
   const std::uint32_t selector = codes & 0x77777777U;
+  const std::uint32_t upper = selector >> 16;
   const std::uint32_t shifted = codes << 4;  // the sign of an even nibble at the top of its byte
   const std::uint32_t a =
       ptx::prmt(low, high, selector) | (ptx::prmt(shifted, codes, 0x5140U) & kSigns);
   const std::uint32_t b =
-      ptx::prmt(low, high, selector >> 16) | (ptx::prmt(shifted, codes, 0x7362U) & kSigns);
+      ptx::prmt(low, high, upper) | (ptx::prmt(shifted, codes, 0x7362U) & kSigns);
   if constexpr (F == CacheFormat::kNvfp4E4m3) {
     ptx::cvt_f16x2_e4m3x2_pairs(a, values[0], values[1]);
     ptx::cvt_f16x2_e4m3x2_pairs(b, values[2], values[3]);
   } else {
-    const auto product = [&](std::uint32_t bytes, std::uint32_t pick) {
-      const std::uint32_t halves = ptx::prmt(bytes, 0U, pick);
-      const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(halves), group.scale);
-      return reinterpret_cast<const std::uint32_t&>(scaled);
-    };
-    values[0] = product(a, 0x1404U);
-    values[1] = product(a, 0x3424U);
-    values[2] = product(b, 0x1404U);
-    values[3] = product(b, 0x3424U);
+    scale_halves(a, group.scale, values[0], values[1]);
+    scale_halves(b, group.scale, values[2], values[3]);
+  }
+}
+
+/// Four codes of one vector in the low half of `codes` and four of another in the high one:
+/// values[d] is code d of both, the first vector's low. `first` and `second` are their groups.
+template <CacheFormat F>
+__device__ __forceinline__ void expand_nvfp4_pair(std::uint32_t codes, const GroupScale<F>& first,
+                                                  const GroupScale<F>& second,
+                                                  std::uint32_t (&values)[4]) {
+  static_assert(is_nvfp4(F));
+  constexpr std::uint32_t kSigns = 0x80808080U;
+  const std::uint32_t selector = codes & 0x77777777U;
+  const std::uint32_t upper = selector >> 16;
+  const std::uint32_t shifted = codes << 4;
+  std::uint32_t a, b;
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    a = ptx::prmt(first.low, first.high, selector);
+    b = ptx::prmt(second.low, second.high, upper);
+  } else {
+    a = ptx::prmt(kHalfMagnitudesLow, kHalfMagnitudesHigh, selector);
+    b = ptx::prmt(kHalfMagnitudesLow, kHalfMagnitudesHigh, upper);
+  }
+  const std::uint32_t low =
+      ptx::prmt(a, b, 0x5140U) | (ptx::prmt(shifted, codes, 0x6420U) & kSigns);
+  const std::uint32_t high =
+      ptx::prmt(a, b, 0x7362U) | (ptx::prmt(shifted, codes, 0x7531U) & kSigns);
+  if constexpr (F == CacheFormat::kNvfp4E4m3) {
+    ptx::cvt_f16x2_e4m3x2_pairs(low, values[0], values[1]);
+    ptx::cvt_f16x2_e4m3x2_pairs(high, values[2], values[3]);
+  } else {
+    const __half2 scales = __lows2half2(first.scale, second.scale);
+    scale_halves(low, scales, values[0], values[1]);
+    scale_halves(high, scales, values[2], values[3]);
   }
 }
 

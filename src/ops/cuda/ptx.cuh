@@ -183,6 +183,31 @@ __device__ __forceinline__ void barrier_cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/// `address` of this CTA's shared memory in CTA `rank` of the cluster.
+__device__ __forceinline__ std::uint32_t mapa(std::uint32_t address, int rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+/// Stores to the cluster's shared memory; the bytes complete on the mbarrier of the same CTA.
+__device__ __forceinline__ void st_async(std::uint32_t address, const float4& four,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, "
+      "[%5];" ::"r"(address),
+      "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void st_async(std::uint32_t address, const float2& two,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, "
+      "[%3];" ::"r"(address),
+      "f"(two.x), "f"(two.y), "r"(barrier)
+      : "memory");
+}
+
 /// Orders ordinary accesses to shared memory before later ones of the copy engine or wgmma.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -14,7 +14,6 @@ template <CacheFormat F, int kColumns>
 __global__ __launch_bounds__(kIndexThreads, 1) void sm90_index_decode(
     const __grid_constant__ IndexDecodeProblem problem) {
   extern __shared__ __align__(128) std::byte bytes[];
-  ptx::griddepcontrol_launch_dependents();
   score_index_ranges(problem, *reinterpret_cast<IndexShared<F, kColumns>*>(bytes),
                      static_cast<std::int32_t>(blockIdx.x), static_cast<std::int32_t>(gridDim.x));
 }
@@ -49,8 +48,11 @@ void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "cudaFuncSetAttribute");
-  kernel<<<problem.args.num_multiprocessors, kIndexThreads, kBytes, stream>>>(problem);
-  check_launch("sm90_index_decode");
+  launch_overlapping(kernel,
+                     {.grid = dim3(static_cast<unsigned>(problem.args.num_multiprocessors)),
+                      .block = dim3(kIndexThreads),
+                      .shared_bytes = kBytes},
+                     stream, problem, "sm90_index_decode");
   const auto rows = problem.args.batch.num_tokens * problem.args.shape.num_index_heads;
   launch_overlapping(sm90_index_select,
                      {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(kSelectThreads)},
@@ -90,7 +92,7 @@ void launch_index_decode(const IndexDecodeArgs& args, std::byte* scratch, CUstre
                                    .groups = groups_of(args),
                                    .num_items = args.batch.num_sequences * groups_of(args),
                                    .row_stride = row_stride_of(args),
-                                   .scores = reinterpret_cast<float*>(scratch)};
+                                   .scores = reinterpret_cast<std::uint32_t*>(scratch)};
   switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
     case CacheFormat::kNvfp4E4m3:
       return launch<CacheFormat::kNvfp4E4m3>(problem, stream);

@@ -26,24 +26,24 @@ inline constexpr int kIndexBf16Row = 2 * kFastDim + 16;  // so that ldmatrix mee
 
 template <CacheFormat F>
 struct IndexStage {
-  static constexpr int kKeys = is_nvfp4(F) ? 64 : F == CacheFormat::kFp8 ? 32 : 16;
+  static constexpr int kKeys = is_nvfp4(F) ? 128 : F == CacheFormat::kFp8 ? 32 : 16;
   static constexpr int kRowBytes = F == CacheFormat::kBf16 ? kIndexBf16Row : vector_bytes(F);
   static constexpr int kScaleOffset = kKeys * kRowBytes;
   static constexpr int kBytes = kScaleOffset + kKeys * vector_scale_bytes(F);
   static constexpr int kCopied = kKeys * (vector_bytes(F) + vector_scale_bytes(F));
   static constexpr int kPerBlock = kFastBlockTokens / kKeys;
-  static constexpr int kCount = 4;  // of a warp's ring
+  static constexpr int kCount = is_nvfp4(F) ? 2 : 4;  // of a warp's ring
 };
 
 template <CacheFormat F, int kColumns>
 struct IndexShared {
   alignas(128) std::byte stages[kIndexWarps][IndexStage<F>::kCount][IndexStage<F>::kBytes];
-  uint2 table[256];
+  uint2 table[kMagnitudeRows];
   std::uint64_t full[kIndexWarps][IndexStage<F>::kCount];  // mbarriers
   // Queries as operands: of tile t, steps 2i and 2i + 1, lane.
   uint4 queries[kColumns / 8][4][32];
-  float scores[kIndexRangeBlocks]
-              [kColumns + 1];  // the odd row keeps its columns in different banks
+  // Ordered; the odd row keeps its columns in different banks.
+  std::uint32_t scores[kIndexRangeBlocks][kColumns + 1];
 };
 
 /// Query rows of a sequence that are scored together.
@@ -93,8 +93,10 @@ class RangeScorer {
   __device__ RangeScorer(const IndexDecodeProblem& problem, IndexShared<F, kColumns>& shared)
       : problem_(problem),
         shared_(shared),
-        warp_(static_cast<int>(threadIdx.x) / 32),
-        lane_(static_cast<int>(threadIdx.x) % 32) {
+        warp_(static_cast<int>(threadIdx.x >> 5U)),
+        lane_(static_cast<int>(threadIdx.x & 31U)),
+        g_(static_cast<int>(threadIdx.x >> 2U & 7U)),
+        c_(static_cast<int>(threadIdx.x & 3U)) {
     if (lane_ == 0) {
       for (int s = 0; s < S::kCount; ++s) ptx::mbarrier_init(barrier(s), 1);
       ptx::fence_mbarrier_init();
@@ -133,10 +135,10 @@ class RangeScorer {
       write_maxima(best, warp_ + own * kIndexWarps);
     }
     __syncthreads();
-    float* const rows = problem_.scores + row_of(item) * problem_.row_stride + first;
+    std::uint32_t* const rows = problem_.scores + row_of(item) * problem_.row_stride + first;
 #pragma unroll 1
     for (int column = warp_; column < item.num_columns; column += kIndexWarps) {
-      float* const row = rows + std::int64_t{column} * problem_.row_stride;
+      std::uint32_t* const row = rows + std::int64_t{column} * problem_.row_stride;
 #pragma unroll 1
       for (int block = lane_; block < count; block += 32)
         row[block] = shared_.scores[block][column];
@@ -193,14 +195,17 @@ class RangeScorer {
     const float* const rows = problem_.args.index_q + row_of(item) * kFastDim;
     auto* const pairs =
         reinterpret_cast<uint2*>(&shared_.queries);  // [tile][step / 2][lane][step % 2]
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kTiles * 8 * 32; i += kIndexThreads) {
-      const int lane = i / 2 % 32;
-      const int step = i / 64 % 4 * 2 + i % 2;
-      const int column = i / 256 * 8 + lane / 4;
+                                                     // Unrolled: every load before the first use.
+#pragma unroll
+    for (int round = 0; round < (kTiles * 8 * 32 + kIndexThreads - 1) / kIndexThreads; ++round) {
+      const unsigned i = threadIdx.x + static_cast<unsigned>(round * kIndexThreads);
+      if (i >= kTiles * 8 * 32) break;
+      const int lane = static_cast<int>(i / 2 % 32);
+      const int step = static_cast<int>(i / 64 % 4 * 2 + i % 2);
+      const int column = static_cast<int>(i / 256 * 8 + i / 8 % 8);
       float2 low{}, high{};
       if (column < item.num_columns) {
-        const float* const row = rows + std::int64_t{column} * kFastDim;
+        const float* const row = rows + column * kFastDim;
         low = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2));
         high = *reinterpret_cast<const float2*>(row + key_dim(F, step, lane % 4 * 2 + 8));
       }
@@ -255,8 +260,7 @@ class RangeScorer {
     } else {
       KeyFragment keys[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        load_key(stage, first + 8 * half + lane_ / 4, keys[half]);
+      for (int half = 0; half < 2; ++half) load_key(stage, first + 8 * half + g_, keys[half]);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const std::uint32_t a[4] = {keys[0].operands[j][0], keys[1].operands[j][0],
@@ -267,15 +271,14 @@ class RangeScorer {
   }
 
   __device__ __forceinline__ void load_key(const std::byte* stage, int key, KeyFragment& fragment) {
-    const int c = lane_ % 4;
     const std::byte* const row = stage + key * S::kRowBytes;
     if constexpr (F == CacheFormat::kFp8) {
-      const uint4* const quarter = reinterpret_cast<const uint4*>(row + 32 * c);
+      const uint4* const quarter = reinterpret_cast<const uint4*>(row + 32 * c_);
       expand_fp8_key(quarter[0], quarter[1], fragment);
     } else if constexpr (is_nvfp4(F)) {
-      const uint4 codes = *reinterpret_cast<const uint4*>(row + 16 * c);
+      const uint4 codes = *reinterpret_cast<const uint4*>(row + 16 * c_);
       const std::uint32_t scales = *reinterpret_cast<const std::uint16_t*>(
-          stage + S::kScaleOffset + key * vector_scale_bytes(F) + 2 * c);
+          stage + S::kScaleOffset + key * vector_scale_bytes(F) + 2 * c_);
       expand_key<F>(codes, scales, shared_.table, fragment);
     }
   }
@@ -309,14 +312,15 @@ class RangeScorer {
         value[0] = fmaxf(value[0], __shfl_xor_sync(kAllLanes, value[0], step));
       }
     }
-    const int column = first / 2 * 8 + lane_ % 4 * 2 + first % 2;
-    shared_.scores[block][column] = value[0];
+    const int column = first / 2 * 8 + c_ * 2 + first % 2;
+    shared_.scores[block][column] = ordered_score(value[0]);
   }
 
   const IndexDecodeProblem& problem_;
   IndexShared<F, kColumns>& shared_;
   int warp_;
   int lane_;
+  int g_, c_;               // lane 4g + c
   std::uint32_t next_ = 0;  // stages consumed so far
   std::uint32_t queries_[kTiles][8][2];
 };
@@ -337,6 +341,8 @@ __device__ __forceinline__ void score_index_ranges(const IndexDecodeProblem& pro
     fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kIndexThreads);
   }
   RangeScorer<F, kColumns> scorer(problem, shared);
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
 
   std::int32_t units = 0;
 #pragma unroll 1
@@ -344,7 +350,8 @@ __device__ __forceinline__ void score_index_ranges(const IndexDecodeProblem& pro
     units += load_index_item<kColumns>(problem, first + lane).num_blocks;
   }
   units = __reduce_add_sync(kAllLanes, units);
-  const std::int32_t ranges = max(num_blocks, (units + kIndexRangeBlocks - 1) / kIndexRangeBlocks);
+  const std::int32_t limit = num_blocks * kIndexRangeBlocks;
+  const std::int32_t ranges = num_blocks * max(1, (units + limit - 1) / limit);
 
 #pragma unroll 1
   for (std::int32_t range = block; range < ranges; range += num_blocks) {

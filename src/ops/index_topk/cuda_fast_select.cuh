@@ -3,8 +3,6 @@
 // complement of the block below, so that larger keys are better and equal scores go to the lower
 // block. Key 0 is "none".
 //
-// Loops over the steps of a sort stay loops: this code runs once a launch, so its instructions come
-// from memory, and fetching them would cost more than the steps do.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +71,8 @@ struct IndexDecodeProblem {
   IndexDecodeArgs args;
   std::int32_t groups = 1;  // items of a sequence
   std::int32_t num_items = 0;
-  std::int32_t row_stride = 0;  // of scores
-  float* scores = nullptr;      // [rows][row_stride]: blocks from init_blocks on
+  std::int32_t row_stride = 0;      // of scores
+  std::uint32_t* scores = nullptr;  // ordered, [rows][row_stride]: blocks from init_blocks on
 };
 
 __device__ inline std::int32_t last_scored_block(const ops::AttentionShape& shape,
@@ -83,22 +81,33 @@ __device__ inline std::int32_t last_scored_block(const ops::AttentionShape& shap
 }
 
 inline constexpr int kSelectThreads = 128;
-inline constexpr int kSelectCandidates = 128;
+inline constexpr int kSelectCandidates = kSelectThreads;
+inline constexpr int kSelectKept = 8;  // fours of scores that a thread keeps: 4,096 blocks a row
 
 struct SelectShared {
-  std::uint32_t maxima[kSelectThreads];
   std::uint64_t candidates[kSelectCandidates];
+  std::uint32_t maxima[kSelectThreads];
+  std::int32_t chosen[kSelectRank];
   int num_candidates;
 };
 
+/// The 16th largest of the lanes' values.
+__device__ __forceinline__ std::uint32_t sixteenth_of_lanes(std::uint32_t value, int lane) {
+  int rank = 0;
+#pragma unroll 8
+  for (int i = 0; i < 32; ++i) {
+    const std::uint32_t other = __shfl_sync(kAllLanes, value, i);
+    rank += static_cast<int>(other > value || (other == value && i < lane));
+  }
+  const unsigned is_it = __ballot_sync(kAllLanes, rank == kSelectRank - 1);
+  return __shfl_sync(kAllLanes, value, __ffs(static_cast<int>(is_it)) - 1);
+}
+
 /// One row by a CTA of kSelectThreads. The 16th largest of 32 lanes' maxima bounds the 16th best
-/// score from below, and about twenty blocks reach it, which are sorted; many equal scores only
-/// make the last step longer. Waits for the launch before.
+/// score from below, and about twenty blocks reach it, whose ranks are counted; many equal scores
+/// only make that step longer. Waits for the launch before.
 __device__ inline void select_index_row(const IndexDecodeProblem& problem, SelectShared& shared,
                                         std::int32_t row) {
-  auto& maxima = shared.maxima;
-  auto& candidates = shared.candidates;
-  int& num_candidates = shared.num_candidates;
   const IndexDecodeArgs& args = problem.args;
   const ops::AttentionShape& shape = args.shape;
   const int thread = static_cast<int>(threadIdx.x);
@@ -106,61 +115,101 @@ __device__ inline void select_index_row(const IndexDecodeProblem& problem, Selec
   const std::int32_t token = row / shape.num_index_heads;
   const std::int32_t last = args.batch.positions[token] / kFastBlockTokens;
   const std::int32_t num_tokens = args.batch.sequences[args.batch.sequence_of[token]].num_tokens;
-  if (thread == 0) num_candidates = 0;
-  if (num_tokens > kIndexDecodeTokens) return;
+  if (thread == 0) shared.num_candidates = 0;
   const int count = max(0, last - shape.local_blocks - shape.init_blocks + 1);
-  const auto* const scores =
-      reinterpret_cast<const float4*>(problem.scores + std::int64_t{row} * problem.row_stride);
+  const std::uint32_t* const scores = problem.scores + std::int64_t{row} * problem.row_stride;
+  const auto* const fours = reinterpret_cast<const uint4*>(scores);
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
+  if (num_tokens > kIndexDecodeTokens) return;
 
-  const auto ordered_at = [&](float score, int i) { return i < count ? ordered_score(score) : 0; };
-  std::uint32_t best = 0;
-#pragma unroll 8
-  for (int i = thread; 4 * i < count; i += kSelectThreads) {
-    const float4 four = scores[i];
-    best = max(max(best, max(ordered_at(four.x, 4 * i), ordered_at(four.y, 4 * i + 1))),
-               max(ordered_at(four.z, 4 * i + 2), ordered_at(four.w, 4 * i + 3)));
-  }
-  maxima[thread] = best;
-  __syncthreads();
-  best = max(max(maxima[lane], maxima[lane + 32]), max(maxima[lane + 64], maxima[lane + 96]));
-  best = sort_lanes_descending(best, lane);
-  const std::uint32_t bound = max(__shfl_sync(kAllLanes, best, kSelectRank - 1), 1U);
-  const auto offer = [&](float score, int i) {
-    const std::uint32_t ordered = ordered_at(score, i);
-    if (ordered < bound) return;
-    const int slot = atomicAdd(&num_candidates, 1);
-    if (slot < kSelectCandidates) candidates[slot] = block_key(ordered, i + shape.init_blocks);
+  // Those beyond the end as 0, which is never chosen.
+  const auto load = [&](int i) {
+    uint4 four{};
+    if (4 * i < count) four = fours[i];
+    if (4 * i + 1 >= count) four.y = 0;
+    if (4 * i + 2 >= count) four.z = 0;
+    if (4 * i + 3 >= count) four.w = 0;
+    return four;
   };
-#pragma unroll 2
-  for (int i = thread; 4 * i < count; i += kSelectThreads) {
-    const float4 four = scores[i];
+  uint4 kept[kSelectKept];
+#pragma unroll
+  for (int i = 0; i < kSelectKept; ++i) kept[i] = load(thread + i * kSelectThreads);
+  std::uint32_t best = 0;
+  const auto add = [&](const uint4& four) {
+    best = max(max(best, max(four.x, four.y)), max(four.z, four.w));
+  };
+#pragma unroll
+  for (int i = 0; i < kSelectKept; ++i) add(kept[i]);
+  const int first_left = kSelectKept * kSelectThreads;
+#pragma unroll 4
+  for (int i = first_left + thread; 4 * i < count; i += kSelectThreads) add(load(i));
+  shared.maxima[thread] = best;
+  __syncthreads();
+  best = max(max(shared.maxima[lane], shared.maxima[lane + 32]),
+             max(shared.maxima[lane + 64], shared.maxima[lane + 96]));
+  const std::uint32_t bound = max(sixteenth_of_lanes(best, lane), 1U);
+  const auto offer = [&](std::uint32_t score, int i) {
+    if (score < bound) return;
+    const int slot = atomicAdd(&shared.num_candidates, 1);
+    if (slot < kSelectCandidates) shared.candidates[slot] = block_key(score, i + shape.init_blocks);
+  };
+  const auto offer_four = [&](const uint4& four, int i) {
+    if (max(max(four.x, four.y), max(four.z, four.w)) < bound) return;
     offer(four.x, 4 * i);
     offer(four.y, 4 * i + 1);
     offer(four.z, 4 * i + 2);
     offer(four.w, 4 * i + 3);
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kSelectKept; ++i) offer_four(kept[i], thread + i * kSelectThreads);
+#pragma unroll 1
+  for (int i = first_left + thread; 4 * i < count; i += kSelectThreads) offer_four(load(i), i);
   __syncthreads();
-  if (thread >= 32) return;
-  const bool fits = num_candidates <= kSelectCandidates;
-  const std::uint64_t key =
-      best_of_all(fits ? num_candidates : count, lane, [&](int i) -> std::uint64_t {
-        if (fits) return candidates[i];
-        return block_key(ordered_score(reinterpret_cast<const float*>(scores)[i]),
-                         i + shape.init_blocks);
-      });
 
   const std::int32_t first_local = max(0, last - shape.local_blocks + 1);
   const std::int32_t num_init = min(shape.init_blocks, first_local);
   const std::int32_t num_forced = num_init + last - first_local + 1;
+  const int wanted = shape.top_k_blocks - num_forced;
+  const int num_candidates = shared.num_candidates;
+  if (num_candidates <= kSelectCandidates) {
+    if (thread < num_candidates) {
+      const std::uint64_t key = shared.candidates[thread];
+      int rank = 0;
+#pragma unroll 4
+      for (int i = 0; i < num_candidates; ++i) {
+        rank += static_cast<int>(shared.candidates[i] > key);
+      }
+      if (rank < wanted) shared.chosen[rank] = key_block(key);
+    }
+  } else if (thread < 32) {
+    const std::uint64_t key = best_of_all(
+        count, lane, [&](int i) { return block_key(scores[i], i + shape.init_blocks); });
+    if (lane < wanted) shared.chosen[lane] = key_block(key);
+  }
+  __syncthreads();
+  if (thread >= 32) return;
+  // At most sixteen in all; each goes behind those with a lower number.
+  const int num_chosen = min(num_candidates, wanted);
+  const int total = num_chosen + num_forced;
   std::int32_t block = INT32_MAX;
-  if (lane < shape.top_k_blocks - num_forced && key != 0) block = key_block(key);
-  const int forced = 31 - lane;  // num_forced ≤ 16: the other end
-  if (forced < num_forced) block = forced < num_init ? forced : first_local + forced - num_init;
-  block = -sort_lanes_descending(-block, lane);
-  if (lane < shape.top_k_blocks) {
-    args.blocks[std::int64_t{row} * shape.top_k_blocks + lane] = block == INT32_MAX ? -1 : block;
+  if (lane < num_chosen) {
+    block = shared.chosen[lane];
+  } else if (lane < total) {
+    const int forced = lane - num_chosen;
+    block = forced < num_init ? forced : first_local + forced - num_init;
+  }
+  int place = 0;
+#pragma unroll
+  for (int i = 0; i < kSelectRank; ++i) {
+    place += static_cast<int>(__shfl_sync(kAllLanes, block, i) < block);
+  }
+  if (lane >= shape.top_k_blocks) return;
+  std::int32_t* const out = args.blocks + std::int64_t{row} * shape.top_k_blocks;
+  if (lane < total) {
+    out[place] = block;
+  } else {
+    out[lane] = -1;
   }
 }
 

@@ -1,5 +1,5 @@
 // Checks the decode indexer against a float64 reference and times it.
-//   cuda_index_bench [check|time|bars|profile]     (bars: few shapes; profile: one launch, for ncu)
+//   cuda_index_bench [check|time|bars|profile]     (bars: few shapes; profile: single launches, for ncu)
 // Floor: index pages once per sequence.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -275,9 +275,11 @@ int run(const std::string& what) {
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   constexpr auto kNvfp4 = CacheDType::kNvfp4;
   if (what == "profile") {
-    Problem p = make_problem({8, 8, 524288}, 1);
-    launch_index_decode(p.args, p.scratch, stream);
-    require(cudaDeviceSynchronize(), "sm90_index_decode");
+    for (const Case& c : {Case{8, 8, 524288}, Case{8, 8, 32768}, Case{1, 1, 524288}}) {
+      Problem p = make_problem(c, 1);
+      launch_index_decode(p.args, p.scratch, stream);
+      require(cudaDeviceSynchronize(), "sm90_index_decode");
+    }
     return 0;
   }
   if (what == "bars") {
