@@ -1,6 +1,6 @@
 // Checks decode attention against a float64 reference and times it.
-//   cuda_attention_bench [check|time|bars|profile]     (bars: few shapes; profile: one launch, for
-//   ncu)
+//   cuda_attention_bench [check|time|bars|profile]     (bars: few shapes; profile: single launches,
+//   for ncu)
 // Floor: K and V of every selected (token, KV head, block) once.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -358,10 +358,11 @@ int run(const std::string& what) {
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   constexpr auto kNvfp4 = CacheDType::kNvfp4;
   if (what == "profile") {
-    const Case c{32, 8, 32768};
-    Problem p = make_problem(c, 1);
-    launch(c, p.args, nullptr, stream);
-    require(cudaDeviceSynchronize(), "sm90_sparse_decode");
+    for (const Case& c : {Case{32, 8, 32768}, Case{1, 1, 32768}}) {
+      Problem p = make_problem(c, 1);
+      launch(c, p.args, nullptr, stream);
+      require(cudaDeviceSynchronize(), "sm90_sparse_decode");
+    }
     return 0;
   }
   if (what == "bars") {
@@ -379,6 +380,7 @@ int run(const std::string& what) {
       check({1, 1, 7, dtype, mode}, stream);
       check({3, 5, 4099, dtype, mode, 4, 16, 16, true}, stream);
       check({2, 3, 1000, dtype, mode, 2, 4, 4, true}, stream);
+      check({20, 3, 3000, dtype, mode, 4, 16, 16, true}, stream);  // more CTAs than fit at once
       check({1, 1, 7, dtype, mode, 4, 16, 16, false, true}, stream);
       check({3, 2, 6011, dtype, mode, 2, 8, 16, true, true}, stream);
     }

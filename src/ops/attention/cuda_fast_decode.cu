@@ -4,11 +4,25 @@
 #include <cooperative_groups.h>
 
 #include "ops/attention/cuda_fast_decode.cuh"
+#include "ops/attention/cuda_fast_quarter.cuh"
 #include "ops/cuda/check.h"
 #include "ops/cuda/launch.cuh"
 
 namespace winnow::cuda {
 namespace {
+
+constexpr int quarter_ctas(int early_values) { return early_values == 0 ? 5 : 4; }  // of an SM
+constexpr int kFewCtas = 4 * 132;  // in all: latency counts, not their number on an SM
+
+template <CacheFormat F, int kEarlyValues>
+__global__ __cluster_dims__(kQuarters, 1, 1)
+    __launch_bounds__(kQuarterThreads, quarter_ctas(kEarlyValues)) void sm90_sparse_decode_nvfp4(
+        const __grid_constant__ AttentionDecodeArgs args) {
+  extern __shared__ __align__(128) std::byte bytes[];
+  attend_quarter_of_cluster(args, *reinterpret_cast<QuarterShared<F, kEarlyValues>*>(bytes),
+                            static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y),
+                            static_cast<int>(blockIdx.x));
+}
 
 template <CacheFormat F>
 __global__ __cluster_dims__(kQuarters, 1, 1)
@@ -30,18 +44,38 @@ __global__ __cluster_dims__(kQuarters, 1, 1)
   ptx::barrier_cluster_wait();
 }
 
-template <CacheFormat F>
-void launch(const AttentionDecodeArgs& args, CUstream_st* stream) {
-  constexpr std::size_t kBytes = sizeof(PartShared<F>);
-  static_assert(kBytes <= 227 * 1024);
-  const auto kernel = sm90_sparse_decode<F>;
+void launch(void (*kernel)(AttentionDecodeArgs), int num_threads, std::size_t shared_bytes,
+            const AttentionDecodeArgs& args, CUstream_st* stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes)),
+                             static_cast<int>(shared_bytes)),
         "cudaFuncSetAttribute");
   const dim3 grid(kQuarters, static_cast<unsigned>(args.shape.num_kv_heads),
                   static_cast<unsigned>(args.batch.num_tokens));
-  launch_overlapping(kernel, {.grid = grid, .block = dim3(kPartThreads), .shared_bytes = kBytes},
+  launch_overlapping(kernel,
+                     {.grid = grid,
+                      .block = dim3(static_cast<unsigned>(num_threads)),
+                      .shared_bytes = shared_bytes},
                      stream, args, "sm90_sparse_decode");
+}
+
+template <CacheFormat F, int kEarlyValues>
+void launch_nvfp4(const AttentionDecodeArgs& args, CUstream_st* stream) {
+  constexpr std::size_t kBytes = sizeof(QuarterShared<F, kEarlyValues>);
+  static_assert(kBytes <= 228 * 1024 / quarter_ctas(kEarlyValues) - 1024);
+  launch(sm90_sparse_decode_nvfp4<F, kEarlyValues>, kQuarterThreads, kBytes, args, stream);
+}
+
+template <CacheFormat F>
+void launch(const AttentionDecodeArgs& args, CUstream_st* stream) {
+  if constexpr (is_nvfp4(F)) {
+    const std::int64_t ctas =
+        std::int64_t{args.batch.num_tokens} * args.shape.num_kv_heads * kQuarters;
+    ctas <= kFewCtas ? launch_nvfp4<F, 2>(args, stream) : launch_nvfp4<F, 0>(args, stream);
+  } else {
+    constexpr std::size_t kBytes = sizeof(PartShared<F>);
+    static_assert(kBytes <= 227 * 1024);
+    launch(sm90_sparse_decode<F>, kPartThreads, kBytes, args, stream);
+  }
 }
 
 }  // namespace

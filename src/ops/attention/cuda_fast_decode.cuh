@@ -4,7 +4,8 @@
 // independent selections are 302 MB, 71 us at 4.26 TB/s; one token is 1.2 MB, so only latency.
 //
 // A cluster of four CTAs serves one (token, KV head), each CTA a quarter of the list; the quarters
-// are merged through distributed shared memory, each CTA a quarter of the dims.
+// are merged through distributed shared memory, each CTA a quarter of the dims. Here for any cache;
+// cuda_fast_quarter.cuh is for nvfp4.
 #pragma once
 
 #include "ops/attention/cuda_fast_decode.h"
@@ -29,10 +30,11 @@ __device__ __forceinline__ bool attend_quarter(const AttentionDecodeArgs& args,
   const std::int64_t first_head = std::int64_t{token} * shape.num_heads + kv_head * heads;
 
   PartAttention<F> part(args.planes, kv_head, position, softmax_factor(args.scale), shared);
-  if (slice.num_tokens > kAttentionDecodeTokens) return false;
   part.stage_queries(args.q + first_head * kFastDim, heads);
   // The lists come from the launch before; that one began after the queries and pages were written.
   ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  if (slice.num_tokens > kAttentionDecodeTokens) return false;
   const int entries = quarter_entries(shape.top_k_blocks);
   const int entry = quarter * entries + lane;
   std::int32_t block = -1;
@@ -51,6 +53,26 @@ __device__ __forceinline__ bool attend_quarter(const AttentionDecodeArgs& args,
     shared.maximum[threadIdx.x] = kNegativeInfinity;
   }
   return true;
+}
+
+/// The quarters' parts of four dims of a head, merged in ascending order.
+__device__ __forceinline__ float4 merge_parts(const float (&maxima)[kQuarters],
+                                              const float (&sums)[kQuarters],
+                                              const float4 (&parts)[kQuarters], float factor) {
+  MergedSoftmax merged;
+  float4 out{};
+#pragma unroll
+  for (int i = 0; i < kQuarters; ++i) {
+    if (maxima[i] == kNegativeInfinity) continue;
+    float a, b;
+    merged.add(maxima[i], sums[i], factor, a, b);
+    out.x = __fmaf_rn(parts[i].x, b, __fmul_rn(out.x, a));
+    out.y = __fmaf_rn(parts[i].y, b, __fmul_rn(out.y, a));
+    out.z = __fmaf_rn(parts[i].z, b, __fmul_rn(out.z, a));
+    out.w = __fmaf_rn(parts[i].w, b, __fmul_rn(out.w, a));
+  }
+  const float normalizer = merged.normalizer();
+  return {out.x * normalizer, out.y * normalizer, out.z * normalizer, out.w * normalizer};
 }
 
 /// A quarter of the dims of (token, kv_head): the quarters' parts merged in ascending order.
@@ -78,21 +100,8 @@ __device__ __forceinline__ void merge_quarters(const AttentionDecodeArgs& args, 
       sums[i] = other.sum[head];
       parts[i] = reinterpret_cast<const float4*>(other.values)[(head * kFastDim + dim) / 4];
     }
-    MergedSoftmax merged;
-    float4 out{};
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) {
-      if (maxima[i] == kNegativeInfinity) continue;
-      float a, b;
-      merged.add(maxima[i], sums[i], factor, a, b);
-      out.x = __fmaf_rn(parts[i].x, b, __fmul_rn(out.x, a));
-      out.y = __fmaf_rn(parts[i].y, b, __fmul_rn(out.y, a));
-      out.z = __fmaf_rn(parts[i].z, b, __fmul_rn(out.z, a));
-      out.w = __fmaf_rn(parts[i].w, b, __fmul_rn(out.w, a));
-    }
-    const float normalizer = merged.normalizer();
     *reinterpret_cast<float4*>(args.out + (first_head + head) * kFastDim + dim) =
-        float4{out.x * normalizer, out.y * normalizer, out.z * normalizer, out.w * normalizer};
+        merge_parts(maxima, sums, parts, factor);
   }
 }
 
