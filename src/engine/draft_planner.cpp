@@ -11,6 +11,10 @@ namespace {
 /// cut would never be counted.
 constexpr std::int64_t kWholeBlockPeriod = 16;
 
+constexpr std::int32_t kQuietSteps = 64;  // after so many the drafter is left alone,
+constexpr std::int64_t kTryPeriod = 16;   // but for one of so many sequences that begin,
+constexpr std::int32_t kPayingSteps = 8;  // until such have drafted for so many steps
+
 // Of the measured times: one step in so many counts, and none by more than a factor of two, since
 // what delays a step is mostly not its drafts.
 constexpr double kRatioWeight = 0.05;
@@ -56,7 +60,29 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
     memory.is_probe = is_probe;
     if (is_probe) probed_ = candidates[i].sequence;
   }
+  note_whether_it_pays(candidates);
   return plan_.lengths;
+}
+
+bool DraftPlanner::follows(Sequence& sequence) {
+  std::optional<bool>& is_followed = sequence.drafting.is_followed;
+  if (!is_followed) is_followed = !is_asleep_ || num_begun_asleep_++ % kTryPeriod == 0;
+  return *is_followed;
+}
+
+void DraftPlanner::note_whether_it_pays(std::span<const Candidate> candidates) {
+  if (candidates.empty()) return;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (plan_.lengths[i] == 0 || static_cast<std::int32_t>(i) == plan_.probed) continue;
+    num_quiet_steps_ = 0;
+    if (is_asleep_ && ++num_paying_steps_ == kPayingSteps) is_asleep_ = false;
+    return;
+  }
+  if (++num_quiet_steps_ < kQuietSteps) return;
+  num_quiet_steps_ = 0;
+  num_paying_steps_ = 0;
+  is_asleep_ = true;
+  for (const Candidate& candidate : candidates) candidate.sequence->drafting.is_followed = false;
 }
 
 DraftForecast DraftPlanner::forecast_of(const Candidate& candidate) const {

@@ -34,7 +34,12 @@ class DraftPlanner {
   /// As measured; those of the options are taken as they are.
   void set_costs(const StepCosts& costs);
 
-  struct Candidate {
+  /// Whether the drafter is to keep up with the sequence, decided when its first tokens have been
+  /// computed. Where drafting has not paid for a while keeping up would be all cost: then only a
+  /// few of those that begin are followed, to see whether it pays again.
+  bool follows(Sequence& sequence);
+
+  struct Candidate {  // a followed sequence
     Sequence* sequence = nullptr;
     std::int32_t limit = 0;  // above 0
   };
@@ -56,13 +61,18 @@ class DraftPlanner {
 
  private:
   DraftForecast forecast_of(const Candidate& candidate) const;
+  void note_whether_it_pays(std::span<const Candidate> candidates);
 
   SpeculationOptions options_;
   DraftLengthOptions length_options_;
   bool has_failed_ = false;
   bool is_paused_ = false;
   std::optional<DraftLengthChooser> chooser_;
-  bool is_corrected_ = false;  // costs were measured: later steps correct them
+  bool is_corrected_ = false;                // costs were measured: later steps correct them
+  bool is_asleep_ = false;                   // drafting has not paid
+  std::int32_t num_quiet_steps_ = 0;         // in a row: nobody drafted but to be measured
+  std::int32_t num_paying_steps_ = 0;        // since falling asleep
+  std::int64_t num_begun_asleep_ = 0;        // sequences
   AcceptanceHistory history_{kEngineDecay};  // of all sequences
   ConfidenceCalibration calibration_;
   DraftPlan plan_;

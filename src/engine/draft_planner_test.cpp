@@ -49,10 +49,16 @@ class Batch {
 
   void step(Head head = Head::kNone) {
     std::vector<DraftPlanner::Candidate> candidates;
-    for (const auto& sequence : sequences_) candidates.push_back({sequence.get(), kDrafts});
+    std::vector<std::size_t> followed;
+    for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      if (!planner_.follows(*sequences_[i])) continue;
+      candidates.push_back({sequences_[i].get(), kDrafts});
+      followed.push_back(i);
+    }
     const auto chosen =
         planner_.choose(candidates, static_cast<std::int32_t>(sequences_.size()), 0);
-    lengths.assign(chosen.begin(), chosen.end());
+    lengths.assign(sequences_.size(), 0);
+    for (std::size_t i = 0; i < followed.size(); ++i) lengths[followed[i]] = chosen[i];
     std::vector<Chunk> chunks;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       Sequence& sequence = *sequences_[i];
@@ -80,6 +86,16 @@ class Batch {
 
   DraftPlanner& planner() { return planner_; }
 
+  /// Other sequences take the places of those there; true: the drafter follows the first.
+  bool replace(double rate) {
+    for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      sequences_[i] = std::make_unique<Sequence>();
+      sequences_[i]->tokens.assign(100, 0);
+      rates_[i] = rate;
+    }
+    return planner_.follows(*sequences_.front());
+  }
+
   std::vector<std::int32_t> lengths;  // of the last step
   std::int64_t num_drafted = 0, num_accepted = 0;
 
@@ -97,6 +113,7 @@ TEST(DraftPlanner, AFixedLengthIsForEveryone) {
   options.num_drafts = 5;
   DraftPlanner planner(options);
   Sequence a, b;
+  EXPECT_TRUE(planner.follows(a));
   const std::vector<DraftPlanner::Candidate> candidates = {{&a, 3}, {&b, 9}};
   const auto lengths = planner.choose(candidates, 2, 0);
   EXPECT_EQ(std::vector<std::int32_t>(lengths.begin(), lengths.end()),
@@ -155,6 +172,26 @@ TEST(DraftPlanner, AHeadThatKnowsNothingCostsNothing) {
     misled.step(Batch::Head::kNoise);
   }
   EXPECT_GT(misled.num_accepted, blind.num_accepted * 9 / 10);
+}
+
+// Keeping the drafter's context costs something, too.
+TEST(DraftPlanner, ADrafterThatIsNoUseIsLeftAloneUntilItIs) {
+  Batch batch(adaptive(), {0.0});
+  for (int i = 0; i < 400; ++i) batch.step();
+  const std::int64_t num_drafted = batch.num_drafted;
+  int num_followed = 0;
+  for (int i = 0; i < 64; ++i) {
+    num_followed += batch.replace(0.0) ? 1 : 0;
+    for (int k = 0; k < 100; ++k) batch.step();
+  }
+  EXPECT_EQ(num_followed, 4);
+  EXPECT_LT(batch.num_drafted - num_drafted, 100);  // in 6,400 steps
+  for (int i = 0; i < 64; ++i) {
+    batch.replace(0.95);
+    for (int k = 0; k < 300; ++k) batch.step();
+  }
+  EXPECT_TRUE(batch.replace(0.95));
+  EXPECT_TRUE(batch.replace(0.95));
 }
 
 TEST(DraftPlanner, NothingIsDraftedWhilePausedOrAfterAFailure) {

@@ -107,6 +107,7 @@ void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> ch
   if (planner_.max_drafts() == 0) return;
   slices_.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (!planner_.follows(*chunks[i].sequence)) continue;
     const BatchSequence& sequence = batch.sequences[i];
     const std::int32_t num_accepted = chunks[i].sequence->draft.num_accepted();
     slices_.push_back({.first_row = sequence.first_token,
@@ -114,6 +115,7 @@ void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> ch
                        .first_position = sequence.first_position,
                        .block_table = sequence.block_table});
   }
+  if (slices_.empty()) return;
   try {
     runner_.commit_context(slices_);
   } catch (const std::exception& error) {

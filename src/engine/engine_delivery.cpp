@@ -130,6 +130,7 @@ void EngineCore::start_choice(RequestState& request, std::int32_t choice, TokenI
   sequence->choice = choice;
   sequence->num_prompt = lead.num_prompt;
   sequence->num_ever_computed = lead.num_prompt;
+  sequence->drafting.is_followed = lead.drafting.is_followed;
   sequence->tokens.reserve(lead.tokens.size() + 1);
   sequence->tokens.assign(lead.tokens.begin(), lead.tokens.begin() + lead.num_prompt);
   sequence->tokens.push_back(first_token);

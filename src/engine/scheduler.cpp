@@ -143,6 +143,7 @@ void Scheduler::give_room(Chunk& chunk, std::int32_t num_drafts, std::int32_t& b
 std::int32_t Scheduler::draft_limit(const Sequence& sequence) const {
   const RequestState& request = *sequence.request;
   if (!request.has_sampled || sequence.num_missing() != 1) return 0;
+  if (!sequence.drafting.is_followed.value_or(false)) return 0;
   const std::int32_t left = request.request.sampling.max_tokens - sequence.num_output();
   const std::int32_t own_limit = options_.speculation.max_model_len;
   const std::int32_t longest =

@@ -47,9 +47,10 @@ struct DraftBlock {
 /// What past steps say about drafting for a sequence.
 struct DraftMemory {
   AcceptanceHistory history{kSequenceDecay};
-  std::int32_t last_length = -1;  // as chosen; 0 after a probe, -1: never
-  std::int64_t num_blocks = 0;    // verified
-  bool is_probe = false;          // this step's drafts are to learn from
+  std::int32_t last_length = -1;      // as chosen; 0 after a probe, -1: never
+  std::int64_t num_blocks = 0;        // verified
+  bool is_probe = false;              // this step's drafts are to learn from
+  std::optional<bool> is_followed{};  // the drafter keeps its context; none: not decided yet
 };
 
 struct Sequence {

@@ -174,8 +174,8 @@ TEST_P(EngineSoak, NothingIsLostAndUndisturbedRequestsSayWhatTheySayAlone) {
   }
   core.check_integrity();
   EXPECT_EQ(runner.num_foreign_slots, 0);
-  EXPECT_EQ(runner.num_blind_slots, 0);
   if (!c.is_adaptive) {
+    EXPECT_EQ(runner.num_blind_slots, 0);
     EXPECT_EQ(core.stats().accepted_tokens > 0, c.num_drafts > 0);
   }
   expect_counters_add_up(core.stats(), outputs);

@@ -13,7 +13,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int kWarmups = 2;  // pages and threads; a device records a step the second time
+constexpr int kWarmups = 2;  // at least: a device records a step the second time
+constexpr int kFewest = 3;   // of the first size, which pays for making threads, too
 constexpr int kMaxRepeats = 6;
 constexpr double kRepeatShare = 0.03;    // of the time: what the repeats of one size may take
 constexpr std::int32_t kMaxRows = 512;   // beyond, times grow with the rows
@@ -126,14 +127,15 @@ class CostMeter {
   double least_seconds(const Work& work) {
     double least = std::numeric_limits<double>::infinity();
     double spent = 0;
+    const int fewest = is_any_measured_ ? kWarmups : kWarmups + kFewest;
+    is_any_measured_ = true;
     for (int i = 0; i < kWarmups + kMaxRepeats; ++i) {
       const auto begin = SteadyClock::now();
       work();
       const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
       spent += seconds;
-      const bool is_measured = i >= kWarmups || spent > limits_.seconds * kRepeatShare;
-      if (is_measured) least = std::min(least, seconds);
-      if (is_measured && spent > limits_.seconds * kRepeatShare) break;
+      least = std::min(least, seconds);
+      if (i + 1 >= fewest && spent > limits_.seconds * kRepeatShare) break;
     }
     return least;
   }
@@ -240,6 +242,7 @@ class CostMeter {
   const MeasureLimits& limits_;
   SteadyClock::time_point start_;
   std::int32_t max_rows_;
+  bool is_any_measured_ = false;
   std::uint64_t state_ = 1;
   Batch batch_;
   std::vector<std::vector<BlockId>> tables_;  // of the batch's sequences

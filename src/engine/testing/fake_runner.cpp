@@ -108,11 +108,12 @@ void FakeRunner::copy_block(BlockId from, BlockId to) {
 
 void FakeRunner::commit_context(std::span<const ContextSlice> slices) {
   if (fails_to_commit) throw Error(ErrorCode::kInternal, "the drafter has lost its way");
-  WINNOW_ASSERT(slices.size() == last_sequences_.size(), "a slice for each sequence", slices.size(),
-                last_sequences_.size());
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    const ContextSlice& slice = slices[i];
-    const BatchSequence& sequence = last_sequences_[i];
+  auto next = last_sequences_.begin();
+  for (const ContextSlice& slice : slices) {
+    while (next != last_sequences_.end() && next->first_token != slice.first_row) ++next;
+    WINNOW_ASSERT(next != last_sequences_.end(), "slices are of the step, in its order",
+                  slice.first_row, slices.size());
+    const BatchSequence& sequence = *next++;
     WINNOW_ASSERT(slice.first_row == sequence.first_token &&
                       slice.first_position == sequence.first_position &&
                       slice.num_tokens <= sequence.num_tokens,
