@@ -6,7 +6,7 @@ import torch
 
 def orthogonalise(g):
     """Newton-Schulz iteration towards the nearest semi-orthogonal matrix, batched over leading dims."""
-    x = g.bfloat16()
+    x = g.bfloat16() if g.is_cuda else g.float()
     wide = x.shape[-2] <= x.shape[-1]
     if not wide:
         x = x.mT
@@ -56,6 +56,37 @@ class Muon:
                         update[at : at + n].reshape(p.shape).to(p.dtype), alpha=-lr * scale
                     )
                 at += n
+
+
+class Adam:
+    """Without weight decay. torch.optim's takes seconds to import where nothing is cached."""
+
+    def __init__(self, params, betas=(0.9, 0.95), eps=1e-8):
+        self.params, self.betas, self.eps, self.steps = list(params), betas, eps, 0
+        self.mean = [torch.zeros_like(p) for p in self.params]
+        self.square = [torch.zeros_like(p) for p in self.params]
+
+    @torch.no_grad()
+    def step(self, lr):
+        self.steps += 1
+        b1, b2 = self.betas
+        c1, c2 = 1 - b1**self.steps, 1 - b2**self.steps
+        for p, m, v in zip(self.params, self.mean, self.square, strict=True):
+            if p.grad is None:
+                continue
+            m.lerp_(p.grad, 1 - b1)
+            v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+            p.addcdiv_(m, (v / c2).sqrt_().add_(self.eps), value=-lr / c1)
+
+
+@torch.no_grad()
+def clip(params, largest):
+    """Scales the gradients so that their common norm is at most `largest`."""
+    grads = [p.grad for p in params if p.grad is not None]
+    norm = torch.stack([g.norm() for g in grads]).norm()
+    scale = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for g in grads:
+        g.mul_(scale)
 
 
 def split(model):
