@@ -5,143 +5,28 @@
 // 800 TFLOP/s that bf16 reaches). One k-step of a 64 × 128 tile keeps the tensor cores busy for 64
 // clocks and costs a warp about 25 instructions of decoding, which two warpgroups overlap.
 //
-// A block is a loading warp and two warpgroups that compute, each 128 rows of weights (64 of gate
-// and the same 64 of up, or 128 of down) by up to 128 tokens of one expert. Per chunk of 64 columns
-// the loader copies the tokens' columns, which lie in memory as wgmma reads them, and the tiles'
-// packed chunks; the others decode and multiply. Sums of a segment (cuda_fast.h) are added to
-// totals that wait in shared memory, which keeps decode's order of addition.
+// A block is two loading warps and two warpgroups that compute, each 128 rows of weights (64 of
+// gate and the same 64 of up, or 128 of down) by up to 128 tokens of one expert. One warp copies
+// the tokens' columns, which lie in memory as wgmma reads them, a chunk of 64 at a time; the other
+// the tiles' packed chunks, a piece (cuda_fast.h) at a time, because a copy costs it some 50
+// clocks. Sums of a segment are added to totals that wait in L2, which keeps decode's order of
+// addition.
 #include <cuda_bf16.h>
+
+#include <type_traits>
 
 #include "ops/cuda/check.h"
 #include "ops/cuda/ptx.cuh"
 #include "ops/cuda/ptx_sm90.cuh"
-#include "ops/cuda/ring_place.cuh"
 #include "ops/cuda/wgmma_bf16.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
 #include "ops/moe/cuda_fast_expert.cuh"
+#include "ops/moe/cuda_fast_prefill_loading.cuh"
 
 namespace winnow::cuda::fast_moe {
+namespace tiles {
 namespace {
-
-constexpr int kGroupThreads = 128;
-constexpr int kComputeGroups = 2;
-constexpr int kThreads = (kComputeGroups + 1) * kGroupThreads;
-constexpr int kTilesOfGroup = 8;  // 16-row tiles of weights a warpgroup multiplies
-constexpr int kStages = 3;
-constexpr int kOperandBytes = kPrefillTokens * 128;
-constexpr int kWeightBytes =
-    kComputeGroups * kTilesOfGroup * static_cast<int>(chunk_bytes(QuantScheme::kMxfp8));
-constexpr int kTotalBytes = kComputeGroups * kGroupThreads * kPrefillTokens * 4;
-constexpr int kSharedBytes = 1024 + kTotalBytes + kStages * (kOperandBytes + kWeightBytes);
-static_assert(kSharedBytes + 128 <= 227 * 1024);
-constexpr int kRowsOfGroup = 64;  // of one of the two halves
-
-struct Params {
-  Layer layer;
-  Workspace work;
-};
-
-struct Barriers {
-  std::uint64_t full[kStages];
-  std::uint64_t empty[kStages];
-};
-
-using Ring = RingPlace<kStages>;
-
-/// Operands of all stages, then weights of all stages.
-__device__ __forceinline__ std::byte* operand_stage(std::byte* stages, int slot) {
-  return stages + slot * kOperandBytes;
-}
-__device__ __forceinline__ std::byte* weight_stage(std::byte* stages, int slot) {
-  return stages + kStages * kOperandBytes + slot * kWeightBytes;
-}
-
-/// What both sides need to know of a tile.
-struct Tile {
-  const ActiveExpert& expert;
-  int row = 0;
-  int num_chunks = 0;
-  QuantScheme scheme = QuantScheme::kNvfp4;
-
-  __device__ Tile(const Params& params, int phase, int index)
-      : Tile(
-            params, phase,
-            params.work.tiles[static_cast<std::int64_t>(phase) * max_tiles(params.layer) + index]) {
-  }
-  __device__ Tile(const Params& params, int phase, const WorkPlace& place)
-      : expert(params.work.active[place.entry]), row(place.row) {
-    num_chunks = (phase == 0 ? params.layer.hidden : expert.width) / 64;
-    scheme = phase == 0 ? expert.gate_up_scheme : expert.down_scheme;
-  }
-};
-
-/// Columns of a chunk of the tokens from `slot` on, as tiles copy them.
-__device__ __forceinline__ std::int64_t operand_offset(const Layer& layer, int chunk, int slot) {
-  return (static_cast<std::int64_t>(chunk) * layer.max_slots() + slot) * 128;
-}
-
-/// One warp: the chunks of every tile, segment by segment.
-template <int kPhase>
-__device__ __forceinline__ void load_tiles(const Params& params, std::byte* stages,
-                                           Barriers& barriers) {
-  constexpr int kWeightLanes = kComputeGroups * kTilesOfGroup;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int num_tiles = params.work.num_tiles[kPhase];
-  const std::byte* const operands = kPhase == 0 ? params.work.gathered : params.work.activations;
-  Ring ring;
-  for (int index = static_cast<int>(blockIdx.x); index < num_tiles;
-       index += static_cast<int>(gridDim.x)) {
-    const Tile tile(params, kPhase, index);
-    const ActiveExpert& expert = tile.expert;
-    const auto chunk_size = static_cast<std::uint32_t>(chunk_bytes(tile.scheme));
-    const auto operand_bytes = static_cast<std::uint32_t>((expert.num_tokens + 7) / 8 * 1024);
-    const int first_slot = expert.first_slot;
-    // Lanes 0 to 15 copy a 16-row tile of weights each, the next one the tokens' columns.
-    const std::byte* source = operands + operand_offset(params.layer, 0, first_slot);
-    std::int64_t stride = operand_offset(params.layer, 1, 0);
-    std::uint32_t bytes = operand_bytes;
-    if (lane < kWeightLanes) {
-      const std::int64_t tile_bytes = static_cast<std::int64_t>(tile.num_chunks) * chunk_size;
-      const int group = lane / kTilesOfGroup;
-      const int half = lane % kTilesOfGroup / 4;
-      if (kPhase == 0) {
-        const int last = expert.width / 16 - 1;
-        const int at = min((tile.row * kComputeGroups + group) * 4 + lane % 4, last);
-        source = (half == 0 ? expert.gate : expert.up) + at * tile_bytes;
-      } else {
-        const int last = params.layer.hidden / 16 - 1;
-        const int at = min((tile.row * kComputeGroups + group) * 8 + half * 4 + lane % 4, last);
-        source = expert.down + at * tile_bytes;
-      }
-      stride = chunk_size;
-      bytes = chunk_size;
-    }
-    const int pieces = num_pieces(tile.num_chunks);
-    for (int segment = 0; segment < kNumSegments; ++segment) {
-      for (int piece = segment; piece < pieces; piece += kNumSegments) {
-        const int end = min(tile.num_chunks, (piece + 1) * kPieceChunks);
-        for (int chunk = piece * kPieceChunks; chunk < end; ++chunk) {
-          const std::uint32_t full = ptx::shared_address(&barriers.full[ring.slot]);
-          ptx::mbarrier_wait_parity(ptx::shared_address(&barriers.empty[ring.slot]),
-                                    ring.parity ^ 1U);
-          if (lane == 0) {
-            ptx::mbarrier_arrive_expect_tx(full, kWeightLanes * chunk_size + operand_bytes);
-          }
-          __syncwarp();
-          if (lane <= kWeightLanes) {
-            const std::byte* const target = lane < kWeightLanes
-                                                ? weight_stage(stages, ring.slot) +
-                                                      static_cast<std::uint32_t>(lane) * chunk_size
-                                                : operand_stage(stages, ring.slot);
-            ptx::cp_async_bulk(ptx::shared_address(target), source + chunk * stride, bytes, full);
-          }
-          ring.advance();
-        }
-      }
-    }
-  }
-}
 
 /// A lane's piece of one chunk of a 16-row tile, decoded a k-step at a time.
 template <QuantScheme kScheme>
@@ -150,14 +35,14 @@ struct Chunk;
 template <>
 struct Chunk<QuantScheme::kNvfp4> {
   uint4 words;
-  Nvfp4RowScales top;
-  Nvfp4RowScales bottom;
+  Nvfp4ScalePairs top;
+  Nvfp4ScalePairs bottom;
 
   __device__ __forceinline__ void load(const std::byte* chunk, int lane) {
     words = *reinterpret_cast<const uint4*>(chunk + lane * 16);
     const uint2 scales = *reinterpret_cast<const uint2*>(chunk + 512 + lane / 4 * 8);
-    top = decode_nvfp4_scales(scales.x);
-    bottom = decode_nvfp4_scales(scales.y);
+    top = decode_nvfp4_scale_pairs(scales.x);
+    bottom = decode_nvfp4_scale_pairs(scales.y);
   }
   template <int kStep>
   __device__ __forceinline__ void decode(std::uint32_t (&a)[4]) const {
@@ -183,8 +68,8 @@ struct Chunk<QuantScheme::kMxfp8> {
   __device__ __forceinline__ void decode(std::uint32_t (&a)[4]) const {
     const uint4& half = words[kStep / 2];
     mxfp8_fragment(kStep % 2 == 0 ? half.x : half.z, kStep % 2 == 0 ? half.y : half.w,
-                   decode_mxfp8_scale<kStep / 2>(scales), decode_mxfp8_scale<2 + kStep / 2>(scales),
-                   a);
+                   decode_mxfp8_scale_pair<kStep / 2>(scales),
+                   decode_mxfp8_scale_pair<2 + kStep / 2>(scales), a);
   }
 };
 
@@ -194,57 +79,84 @@ using Sums = float[2][kPrefillTokens / 2];
 
 /// One warpgroup's side of its place in the block.
 struct Compute {
-  std::byte* stages;
-  Barriers* barriers;
-  float4* totals;  // this thread's: [i][thread of the group]
+  Memory& memory;
   int group;
   int warp;  // of the group
   int lane;
-  Ring ring;
+  RingPlace<kOperandStages> operands;
+  RingPlace<kWeightStages> weights;
 
-  __device__ __forceinline__ void release(int slot) const {
+  __device__ __forceinline__ void release(std::uint64_t& empty) const {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&barriers->empty[slot]));
+    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&empty));
   }
 };
 
-template <QuantScheme kScheme, int kStep, int kTokens>
+/// Submits k-step kStep of a chunk, the kNumber-th since the tensor cores were idle. They have the
+/// one before to work on while this one is decoded.
+template <QuantScheme kScheme, int kNumber, int kTokens>
 __device__ __forceinline__ void multiply_step(const Chunk<kScheme>& first,
                                               const Chunk<kScheme>& second,
-                                              std::uint32_t (&a)[4][2][4], std::uint64_t operand,
+                                              std::uint32_t (&a)[2][2][4], std::uint64_t operand,
                                               bool accumulates, Sums& sums) {
-  first.template decode<kStep>(a[kStep][0]);
-  second.template decode<kStep>(a[kStep][1]);
+  constexpr int kStep = kNumber % 4;
+  if constexpr (kNumber >= 2) ptx::wgmma_wait_group<1>();  // its registers are free
+  first.template decode<kStep>(a[kStep % 2][0]);
+  second.template decode<kStep>(a[kStep % 2][1]);
   ptx::wgmma_fence();
-  Wgmma<kTokens>::run(sums[0], a[kStep][0], operand + 2 * kStep, accumulates);
-  Wgmma<kTokens>::run(sums[1], a[kStep][1], operand + 2 * kStep, accumulates);
+  Wgmma<kTokens>::run(sums[0], a[kStep % 2][0], operand + 2 * kStep, accumulates);
+  Wgmma<kTokens>::run(sums[1], a[kStep % 2][1], operand + 2 * kStep, accumulates);
   ptx::wgmma_commit_group();
 }
 
-/// sums = the products of chunks [0, count) that follow in the ring.
-template <QuantScheme kScheme, int kTokens>
-__device__ __forceinline__ void multiply_segment(Compute& compute, int count, Sums& sums) {
+/// The next kCount chunks in the rings.
+template <QuantScheme kScheme, int kTokens, int kCount>
+__device__ __forceinline__ void multiply_chunks(Compute& compute, bool accumulates, Sums& sums) {
   constexpr auto kBytes = static_cast<int>(chunk_bytes(kScheme));
-  std::uint32_t a[4][2][4];
-  for (int chunk = 0; chunk < count; ++chunk) {
-    ptx::mbarrier_wait_parity(ptx::shared_address(&compute.barriers->full[compute.ring.slot]),
-                              compute.ring.parity);
-    const std::byte* const weights = weight_stage(compute.stages, compute.ring.slot) +
+  Memory& memory = compute.memory;
+  std::uint32_t a[2][2][4];
+  int before = 0;  // operand slot of the chunk before
+  const auto multiply = [&](auto number) {
+    constexpr int kChunk = decltype(number)::value;
+    const int slot = compute.operands.slot;
+    ptx::mbarrier_wait_parity(ptx::shared_address(memory.weights_full + compute.weights.slot),
+                              compute.weights.parity);
+    const std::byte* const weights = memory.weights[compute.weights.slot] +
                                      (compute.group * kTilesOfGroup + compute.warp) * kBytes;
     Chunk<kScheme> first;
     Chunk<kScheme> second;
     first.load(weights, compute.lane);
     second.load(weights + 4 * kBytes, compute.lane);
-    const std::uint64_t operand = ptx::swizzled_descriptor(
-        ptx::shared_address(operand_stage(compute.stages, compute.ring.slot)), 1024);
-    multiply_step<kScheme, 0, kTokens>(first, second, a, operand, chunk > 0, sums);
-    multiply_step<kScheme, 1, kTokens>(first, second, a, operand, true, sums);
-    multiply_step<kScheme, 2, kTokens>(first, second, a, operand, true, sums);
-    multiply_step<kScheme, 3, kTokens>(first, second, a, operand, true, sums);
-    ptx::wgmma_wait_group<0>();
-    compute.release(compute.ring.slot);
-    compute.ring.advance();
+    ptx::mbarrier_wait_parity(ptx::shared_address(memory.operands_full + slot),
+                              compute.operands.parity);
+    const std::uint64_t operand =
+        ptx::swizzled_descriptor(ptx::shared_address(memory.operands[slot]), 1024);
+    multiply_step<kScheme, 4 * kChunk, kTokens>(first, second, a, operand,
+                                                kChunk > 0 || accumulates, sums);
+    multiply_step<kScheme, 4 * kChunk + 1, kTokens>(first, second, a, operand, true, sums);
+    if constexpr (kChunk > 0) compute.release(memory.operands_empty[before]);
+    multiply_step<kScheme, 4 * kChunk + 2, kTokens>(first, second, a, operand, true, sums);
+    multiply_step<kScheme, 4 * kChunk + 3, kTokens>(first, second, a, operand, true, sums);
+    compute.release(memory.weights_empty[compute.weights.slot]);
+    compute.weights.advance();
+    before = slot;
+    compute.operands.advance();
+  };
+  multiply(std::integral_constant<int, 0>{});
+  if constexpr (kCount > 1) multiply(std::integral_constant<int, 1>{});
+  if constexpr (kCount > 2) multiply(std::integral_constant<int, 2>{});
+  ptx::wgmma_wait_group<0>();
+  compute.release(memory.operands_empty[before]);
+}
+
+/// sums = the products of the next `count` chunks in the rings.
+template <QuantScheme kScheme, int kTokens>
+__device__ __forceinline__ void multiply_segment(Compute& compute, int count, Sums& sums) {
+  int chunk = 0;
+  for (; chunk + kPieceChunks <= count; chunk += kPieceChunks) {
+    multiply_chunks<kScheme, kTokens, kPieceChunks>(compute, chunk > 0, sums);
   }
+  for (; chunk < count; ++chunk) multiply_chunks<kScheme, kTokens, 1>(compute, chunk > 0, sums);
 }
 
 /// sums = the finished products of one tile.
@@ -252,6 +164,10 @@ template <QuantScheme kScheme, int kTokens>
 __device__ __forceinline__ void multiply_tile(Compute& compute, int num_chunks, Sums& sums) {
   const int pieces = num_pieces(num_chunks);
   const int num_segments = min(kNumSegments, pieces);
+  auto& shared = compute.memory.totals[compute.group].sums;
+  const int thread = compute.warp * 32 + compute.lane;
+  float held[kHeldTotals * 4];
+#pragma unroll 1
   for (int segment = 0; segment < num_segments; ++segment) {
     // Whole pieces, of which the row's last may be shorter.
     int count = (pieces - segment + kNumSegments - 1) / kNumSegments * kPieceChunks;
@@ -263,31 +179,41 @@ __device__ __forceinline__ void multiply_tile(Compute& compute, int num_chunks, 
     for (int i = 0; i < kTokens / 4; ++i) {
       float* const sum = &sums[i / (kTokens / 8)][i % (kTokens / 8) * 4];
       float4 total = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-      if (!is_first) total = compute.totals[i * kGroupThreads];
+      if (i < kHeldTotals) {
+        if (!is_first)
+          total = make_float4(held[4 * i], held[4 * i + 1], held[4 * i + 2], held[4 * i + 3]);
+      } else if (!is_first) {
+        total = shared[i - kHeldTotals][thread];
+      }
       sum[0] += total.x;
       sum[1] += total.y;
       sum[2] += total.z;
       sum[3] += total.w;
-      if (!is_last) {
-        compute.totals[i * kGroupThreads] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      if (i < kHeldTotals) {
+        held[4 * i] = sum[0];
+        held[4 * i + 1] = sum[1];
+        held[4 * i + 2] = sum[2];
+        held[4 * i + 3] = sum[3];
+      } else if (!is_last) {
+        shared[i - kHeldTotals][thread] = make_float4(sum[0], sum[1], sum[2], sum[3]);
       }
     }
   }
 }
 
-/// SwiGLU, through this group's part of the totals: a chunk of the activations, as phase 1 copies
-/// it.
+/// SwiGLU: a chunk of the activations, as phase 1 copies it.
 template <int kTokens>
 __device__ __forceinline__ void store_activations(const Params& params, const Tile& tile,
-                                                  const Compute& compute, std::byte* room,
-                                                  const Sums& sums) {
+                                                  const Compute& compute, const Sums& sums) {
+  std::byte* const room = compute.memory.totals[compute.group].activations;
   const Layer& layer = params.layer;
   const ActiveExpert& expert = tile.expert;
   const int g = compute.lane / 4;
   const int c = compute.lane % 4;
   const float gate_scale = expert.gate_scale;
   const float up_scale = expert.up_scale;
-  ptx::bar_sync(compute.group + 1, kGroupThreads);  // every thread has read its totals
+  ptx::bar_sync(compute.group + 1,
+                kGroupThreads);  // every thread has read its totals
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
@@ -341,10 +267,10 @@ __device__ __forceinline__ void store_outputs(const Params& params, const Tile& 
 
 template <int kPhase, QuantScheme kScheme, int kTokens>
 __device__ __forceinline__ void run_tile(const Params& params, const Tile& tile, Compute& compute,
-                                         std::byte* room, Sums& sums) {
+                                         Sums& sums) {
   multiply_tile<kScheme, kTokens>(compute, tile.num_chunks, sums);
   if constexpr (kPhase == 0) {
-    store_activations<kTokens>(params, tile, compute, room, sums);
+    store_activations<kTokens>(params, tile, compute, sums);
   } else {
     store_outputs<kTokens>(params, tile, compute, sums);
   }
@@ -352,15 +278,15 @@ __device__ __forceinline__ void run_tile(const Params& params, const Tile& tile,
 
 template <int kPhase, QuantScheme kScheme>
 __device__ __forceinline__ void run_tile_of(const Params& params, const Tile& tile,
-                                            Compute& compute, std::byte* room, Sums& sums) {
+                                            Compute& compute, Sums& sums) {
   if (tile.expert.num_tokens > 96) {
-    run_tile<kPhase, kScheme, 128>(params, tile, compute, room, sums);
+    run_tile<kPhase, kScheme, 128>(params, tile, compute, sums);
   } else if (tile.expert.num_tokens > 64) {
-    run_tile<kPhase, kScheme, 96>(params, tile, compute, room, sums);
+    run_tile<kPhase, kScheme, 96>(params, tile, compute, sums);
   } else if (tile.expert.num_tokens > 32) {
-    run_tile<kPhase, kScheme, 64>(params, tile, compute, room, sums);
+    run_tile<kPhase, kScheme, 64>(params, tile, compute, sums);
   } else {
-    run_tile<kPhase, kScheme, 32>(params, tile, compute, room, sums);
+    run_tile<kPhase, kScheme, 32>(params, tile, compute, sums);
   }
 }
 
@@ -368,41 +294,43 @@ __device__ __forceinline__ void run_tile_of(const Params& params, const Tile& ti
 template <int kPhase>
 __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant__ Params params) {
   extern __shared__ std::byte unaligned[];
-  __shared__ Barriers barriers;
-  std::byte* const shared = unaligned + (1024U - ptx::shared_address(unaligned) % 1024U) % 1024U;
-  std::byte* const stages = shared + kTotalBytes;
+  auto& memory = *reinterpret_cast<Memory*>(
+      unaligned + (1024U - ptx::shared_address(unaligned) % 1024U) % 1024U);
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kComputeGroups * 4);
+    for (int i = 0; i < kOperandStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(memory.operands_full + i), 1);
+      ptx::mbarrier_init(ptx::shared_address(memory.operands_empty + i), kComputeGroups * 4);
+    }
+    for (int i = 0; i < kWeightStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(memory.weights_full + i), kComputeGroups);
+      ptx::mbarrier_init(ptx::shared_address(memory.weights_empty + i), kComputeGroups * 4);
     }
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   if (group == kComputeGroups) {
     ptx::setmaxnreg_dec<40>();
-    if (threadIdx.x % kGroupThreads < 32) load_tiles<kPhase>(params, stages, barriers);
+    if (thread / 32 < kComputeGroups) load_weights<kPhase>(params, memory, thread / 32);
+    if (thread / 32 == kComputeGroups) load_operands<kPhase>(params, memory);
   } else {
     ptx::setmaxnreg_inc<232>();
-    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-    std::byte* const room = shared + group * (kTotalBytes / kComputeGroups);
-    Compute compute{.stages = stages,
-                    .barriers = &barriers,
-                    .totals = reinterpret_cast<float4*>(room) + thread,
+    Compute compute{.memory = memory,
                     .group = group,
                     .warp = thread / 32,
                     .lane = thread % 32,
-                    .ring = {}};
+                    .operands = {},
+                    .weights = {}};
     Sums sums = {};
     const int num_tiles = params.work.num_tiles[kPhase];
     for (int index = static_cast<int>(blockIdx.x); index < num_tiles;
          index += static_cast<int>(gridDim.x)) {
       const Tile tile(params, kPhase, index);
       if (tile.scheme == QuantScheme::kNvfp4) {
-        run_tile_of<kPhase, QuantScheme::kNvfp4>(params, tile, compute, room, sums);
+        run_tile_of<kPhase, QuantScheme::kNvfp4>(params, tile, compute, sums);
       } else {
-        run_tile_of<kPhase, QuantScheme::kMxfp8>(params, tile, compute, room, sums);
+        run_tile_of<kPhase, QuantScheme::kMxfp8>(params, tile, compute, sums);
       }
     }
   }
@@ -457,13 +385,14 @@ void launch_phase(const Params& params, int num_blocks, cudaStream_t stream) {
 }
 
 }  // namespace
+}  // namespace tiles
 
 void prefill(const Layer& layer, const Workspace& work, int num_multiprocessors,
              cudaStream_t stream) {
-  const Params params{layer, work};
-  launch_phase<0>(params, num_multiprocessors, stream);
-  launch_phase<1>(params, num_multiprocessors, stream);
-  combine<<<static_cast<unsigned>(layer.num_tokens), 256, 0, stream>>>(params);
+  const tiles::Params params{layer, work};
+  tiles::launch_phase<0>(params, num_multiprocessors, stream);
+  tiles::launch_phase<1>(params, num_multiprocessors, stream);
+  tiles::combine<<<static_cast<unsigned>(layer.num_tokens), 256, 0, stream>>>(params);
   check_launch("combine");
 }
 

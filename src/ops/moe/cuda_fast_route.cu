@@ -26,11 +26,14 @@ __global__ void __launch_bounds__(kChoiceThreads) route_choose(Layer layer, Work
 }
 
 // Many tokens: a block multiplies kTileTokens tokens by kTileExperts rows, a thread 8 by 4, group
-// by group, so that every sum keeps its order. Bound by fp32: 2 · 128 · 6144 flops a token.
+// by group, so that every sum keeps its order. Bound by fp32: 2 · 128 · 6144 flops a token. Small
+// blocks, so that 2048 tokens reach every multiprocessor and several blocks hide each other's
+// waits.
 constexpr int kTileTokens = 64;
-constexpr int kTileExperts = 128;
+constexpr int kTileExperts = 64;
+constexpr int kLogitThreads = kTileTokens / 8 * (kTileExperts / 4);
 
-__global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace work) {
+__global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Workspace work) {
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   __shared__ __align__(16) float h[32][kTileTokens + 4];
@@ -39,17 +42,17 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
   const int first_token = static_cast<int>(blockIdx.x) * kTileTokens;
   const int first_expert = static_cast<int>(blockIdx.y) * kTileExperts;
   const int num_chunks = layer.hidden / kChunkCols;
-  const int my_tokens = thread / 32 * 8;  // of the tile
-  const int my_experts = thread % 32 * 4;
-  constexpr int kInputs = kTileTokens * 8 / kThreads;     // pieces of four columns a thread loads
-  constexpr int kWeights = kTileExperts * 16 / kThreads;  // pairs of columns
+  const int my_tokens = thread / (kTileExperts / 4) * 8;  // of the tile
+  const int my_experts = thread % (kTileExperts / 4) * 4;
+  constexpr int kInputs = kTileTokens * 8 / kLogitThreads;  // pieces of four columns a thread loads
+  constexpr int kWeights = kTileExperts * 16 / kLogitThreads;  // pairs of columns
   float4 next_inputs[kInputs];
   float2 next_weights[kWeights];
   // Pairs of columns as they lie in cuda_matrix.h; a group is half a chunk, two steps.
   const auto load = [&](int group) {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const int t = (thread + i * kThreads) / 8;
+      const int t = (thread + i * kLogitThreads) / 8;
       const int k = thread % 8 * 4;
       next_inputs[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
       if (first_token + t < layer.num_tokens) {
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
     }
 #pragma unroll
     for (int i = 0; i < kWeights; ++i) {
-      const int at = thread + i * kThreads;
+      const int at = thread + i * kLogitThreads;
       const int tile = first_expert / kTileRows + at / 256;
       next_weights[i] = make_float2(0.0F, 0.0F);
       if (tile * kTileRows < layer.num_experts) {
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const int t = (thread + i * kThreads) / 8;
+      const int t = (thread + i * kLogitThreads) / 8;
       const int k = thread % 8 * 4;
       const float4 x = next_inputs[i];
       h[k][t] = x.x;
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
     }
 #pragma unroll
     for (int i = 0; i < kWeights; ++i) {
-      const int at = thread + i * kThreads;
+      const int at = thread + i * kLogitThreads;
       const int pair = at % 4;  // of the lane: rows g, g+8, g, g+8
       const int lane = at / 4 % 32;
       const int e = at / 256 * 16 + lane / 4 + pair % 2 * 8;
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) route_logits(Layer layer, Workspace 
     if (group + 1 < num_groups) load(group + 1);
     __syncthreads();
     float sums[8][4] = {};
-#pragma unroll 8
+#pragma unroll 4
     for (int k = 0; k < 32; ++k) {
       const float4 low = *reinterpret_cast<const float4*>(&h[k][my_tokens]);
       const float4 high = *reinterpret_cast<const float4*>(&h[k][my_tokens + 4]);
@@ -190,8 +193,8 @@ void route_prefill(const Layer& layer, const Workspace& work, cudaStream_t strea
   const auto num_tokens = static_cast<unsigned>(layer.num_tokens);
   const dim3 grid((num_tokens + kTileTokens - 1) / kTileTokens,
                   static_cast<unsigned>((layer.num_experts + kTileExperts - 1) / kTileExperts));
-  launch_overlapping(route_logits, {.grid = grid, .block = dim3(kThreads)}, stream, "route_logits",
-                     layer, work);
+  launch_overlapping(route_logits, {.grid = grid, .block = dim3(kLogitThreads)}, stream,
+                     "route_logits", layer, work);
   constexpr unsigned kTokensOfBlock = kThreads / 32;
   launch_overlapping(
       choose_prefill,

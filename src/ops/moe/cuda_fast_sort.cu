@@ -70,17 +70,27 @@ __global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace w
     for (int t = thread; t < count; t += kThreads) work.token_of[first_slot + t] = t;
     if (thread == 0) *work.shared_slot = first_slot;
   } else {
-    int done = 0;
-    for (int begin = 0; begin < num_pairs; begin += kThreads) {
-      const int i = begin + thread;
-      const bool is_mine = i < num_pairs && work.chosen[i] == expert;
-      int found = 0;
-      const int place = block_prefix<kWarps>(is_mine ? 1 : 0, room, found);
+    // Each warp has a stretch of the pairs; it first counts the expert's, then places them.
+    const int lane = thread % 32;
+    const int warp_pairs = (num_pairs + kThreads - 1) / kThreads * 32;
+    const int begin = thread / 32 * warp_pairs;
+    const int end = min(num_pairs, begin + warp_pairs);
+    int mine = 0;
+#pragma unroll 4
+    for (int i = begin + lane; i < end; i += 32) mine += work.chosen[i] == expert ? 1 : 0;
+    int found = 0;
+    int slot = first_slot + block_prefix<kWarps>(mine, room, found);
+    slot = __shfl_sync(0xFFFFFFFFU, slot, 0);
+    for (int first = begin; first < end; first += 32) {
+      const int i = first + lane;
+      const bool is_mine = i < end && work.chosen[i] == expert;
+      const std::uint32_t all = __ballot_sync(0xFFFFFFFFU, is_mine);
       if (is_mine) {
-        work.slot_of[i] = first_slot + done + place;
-        work.token_of[first_slot + done + place] = i / layer.top_k;
+        const int place = slot + __popc(all & ((1U << lane) - 1U));
+        work.slot_of[i] = place;
+        work.token_of[place] = i / layer.top_k;
       }
-      done += found;
+      slot += __popc(all);
     }
   }
   if (thread < padded(count) - count) work.token_of[first_slot + count + thread] = -1;
