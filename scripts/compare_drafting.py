@@ -3,7 +3,7 @@ for bit, in tokens and log-probabilities. Greedy by default; with --temperature,
 under coupled verification.
 
 usage: compare_drafting.py MODEL [--drafter FOLDER] [--prompts FILE.jsonl] [--num-prompts 1000]
-           [--max-tokens 64] [--temperature 0] [--winnow PATH] [-- flags for winnow serve]
+           [--max-tokens 64] [--temperature 0] [--winnow PATH] [--serve-flags "FLAGS"]
 
 A line of FILE is a JSON list of a chat's turns, the user's first; each of the user's turns, with
 all before it, is a prompt. Without --prompts they are words drawn from a seed.
@@ -14,6 +14,7 @@ import concurrent.futures
 import json
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=16)
-    parser.add_argument("flags", nargs="*")
+    parser.add_argument("--serve-flags", default="", help="for winnow serve, as in a shell")
     options = parser.parse_args()
     prompts = read_prompts(options.prompts, options.num_prompts)
     failed = False
@@ -133,7 +134,7 @@ def main():
             if options.temperature > 0:
                 config["rejection_sample_method"] = "coupled"
                 config["draft_sample_method"] = "probabilistic"
-        server = Server(options.winnow, options.model, options.flags, config)
+        server = Server(options.winnow, options.model, shlex.split(options.serve_flags), config)
         try:
             actual = answers(server, prompts, options)
             num_blocks, num_drafted, num_accepted = server.drafts()

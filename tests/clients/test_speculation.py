@@ -62,3 +62,31 @@ def test_answers_are_those_without_drafts(model):
             timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stops_logprobs_and_usage_are_those_without_drafts(start):
+    plain, drafting = start(), start(*config())
+
+    def answer(server, **members):
+        body = {"max_tokens": 60, "logprobs": 2, "temperature": 1, **members}
+        reply = server.post("/v1/completions", body).json()
+        return [
+            {key: choice[key] for key in ("text", "finish_reason", "stop_reason", "logprobs")}
+            for choice in reply["choices"]
+        ], reply["usage"]["completion_tokens"]
+
+    reasons = set()
+    for seed in range(12):
+        members = {
+            "prompt": "abc" * (seed + 1),
+            "seed": seed,
+            "n": 1 + seed % 3,
+            "stop": ["a", "\u00e9", "zz"][: seed % 4],
+            "min_tokens": seed,
+            "presence_penalty": 0.5 * (seed % 2),
+        }
+        expected = answer(plain, **members)
+        assert answer(drafting, **members) == expected, members
+        reasons |= {choice["finish_reason"] for choice in expected[0]}
+    assert reasons == {"stop", "length"}
+    assert drafting.metric("vllm:spec_decode_num_accepted_tokens_total") > 0
