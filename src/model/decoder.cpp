@@ -176,10 +176,6 @@ std::uint64_t Decoder::cache_identity() const {
 
 void Decoder::set_drafter(Drafter* drafter) {
   if (drafter != nullptr) {
-    if (!backend_.memory->is_host()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("backend {} does not draft in the engine", backend_.name));
-    }
     if (!std::ranges::equal(drafter->target_layers(), options_.captured_layers)) {
       throw Error(ErrorCode::kInvalidArgument,
                   "the layers that are captured are not those that the drafter reads");
@@ -197,6 +193,7 @@ void Decoder::commit_context(std::span<const ContextSlice> slices) {
 }
 
 void Decoder::draft(std::span<const DraftRequest> requests, std::int32_t num_tokens) {
+  num_draft_tokens_ = num_tokens;
   drafter_->draft(context_, requests, num_tokens, cache_view());
 }
 
@@ -207,9 +204,30 @@ bool Decoder::has_draft_confidence() const {
 void Decoder::draft_step(std::int32_t slot, std::span<const TokenId> previous,
                          std::span<float> confidence) {
   drafter_->step(context_, slot, previous, confidence);
+  if (!backend_.memory->is_host()) download_drafts(slot, std::ssize(previous));
 }
 
-const float* Decoder::draft_logits() { return drafter_->logits(); }
+/// A slot's logits of every request.
+void Decoder::download_drafts(std::int32_t slot, std::int64_t num_requests) {
+  const std::int64_t width = vocab_size();
+  draft_logits_.resize(static_cast<std::size_t>(num_requests * num_draft_tokens_ * width));
+  for (std::int64_t i = 0; i < num_requests; ++i) {
+    const std::int64_t at = (i * num_draft_tokens_ + slot) * width;
+    backend_.memory->download(draft_logits_.data() + at, drafter_->logits() + at,
+                              width * std::int64_t{sizeof(float)});
+  }
+}
+
+const float* Decoder::draft_logits() {
+  return backend_.memory->is_host() ? drafter_->logits() : draft_logits_.data();
+}
+
+bool Decoder::can_draw_drafts() const { return drafter_ != nullptr && drafter_->can_draw(); }
+
+void Decoder::draft_and_draw(std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                             const BlockDraws& outputs) {
+  drafter_->draft_and_draw(context_, requests, num_tokens, cache_view(), outputs);
+}
 
 ops::AttentionShape Decoder::attention_shape(int layer) const {
   const bool is_sparse = config_.layers[static_cast<std::size_t>(layer)].is_sparse_attention;

@@ -54,8 +54,7 @@ class Decoder final : public ModelRunner {
   void set_trace(DecoderTrace* trace) { trace_ = trace; }
 
   /// Makes this a drafting runner; null: it is none. The drafter outlives this. Throws
-  /// Error{kInvalidArgument} unless its layers are the captured ones, Error{kUnsupported} where the
-  /// CPU cannot read its logits.
+  /// Error{kInvalidArgument} unless its layers are the captured ones.
   void set_drafter(Drafter* drafter);
   std::int32_t max_draft_tokens() const override;
   void commit_context(std::span<const ContextSlice> slices) override;
@@ -64,6 +63,9 @@ class Decoder final : public ModelRunner {
   void draft_step(std::int32_t slot, std::span<const TokenId> previous,
                   std::span<float> confidence) override;
   const float* draft_logits() override;
+  bool can_draw_drafts() const override;
+  void draft_and_draw(std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                      const BlockDraws& outputs) override;
 
   std::int32_t vocab_size() const override { return config_.vocab_size; }
   std::int32_t block_tokens() const override { return config_.block_tokens; }
@@ -90,6 +92,7 @@ class Decoder final : public ModelRunner {
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
   void capture(int layer);
+  void download_drafts(std::int32_t slot, std::int64_t num_requests);
   bool needs_every_row() const;
   void write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits);
   void draw_tokens(std::int64_t first_row, std::int64_t end_row);
@@ -108,6 +111,8 @@ class Decoder final : public ModelRunner {
   std::int32_t num_blocks_ = 0;
   DecoderTrace* trace_ = nullptr;
   Drafter* drafter_ = nullptr;
+  std::int32_t num_draft_tokens_ = 0;  // of each request in the last draft()
+  std::vector<float> draft_logits_;    // of a device, once they were stepped
   std::unique_ptr<TraceRelay> relay_;  // of the running step
 
   std::unique_ptr<ThreadPool> threads_;

@@ -21,6 +21,7 @@
 #include "formats/cache_row.h"
 #include "ops/cache_view.h"
 #include "ops/op_context.h"
+#include "ops/sample/sample.h"
 
 namespace winnow {
 
@@ -39,6 +40,13 @@ struct DraftRequest {
   TokenId anchor = 0;
   std::int32_t position = 0;
   std::span<const BlockId> block_table;  // covers the positions before `position`
+};
+
+/// What is wanted of a block whose tokens the drafter draws itself: [num_tokens][requests] each.
+struct BlockDraws {
+  std::span<const ops::Draw> draws;  // of slot i: position is the request's plus i; row is not read
+  std::span<ops::Drawn> drawn;       // after one that is not kOk, a request's tokens mean nothing
+  std::span<float> confidence{};     // or empty; as step() has it
 };
 
 class Drafter {
@@ -81,6 +89,15 @@ class Drafter {
   /// or [requests], where the head's estimate that the slot's draft is accepted is written.
   virtual void step(const ops::OpContext& context, std::int32_t slot,
                     std::span<const TokenId> previous, std::span<float> confidence) = 0;
+
+  /// Whether the backend draws tokens where the logits are.
+  virtual bool can_draw() const { return false; }
+  /// draft() and every step(), each slot's token drawn from its logits before the next slot reads
+  /// it: nothing but the tokens comes back. Only if can_draw().
+  virtual void draft_and_draw(const ops::OpContext& /*context*/,
+                              std::span<const DraftRequest> /*requests*/,
+                              std::int32_t /*num_tokens*/, const ops::CacheView& /*cache*/,
+                              const BlockDraws& /*outputs*/) {}
 };
 
 }  // namespace winnow

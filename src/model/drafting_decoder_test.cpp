@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "checkpoint/testing/random_checkpoint.h"
@@ -10,6 +12,7 @@
 #include "model/load_decoder.h"
 #include "model/minimax_drafter.h"
 #include "ops/testing/compare_bits.h"
+#include "ops/testing/hosted_cuda.h"
 
 namespace winnow {
 namespace {
@@ -23,7 +26,7 @@ TokenId token_at(std::int32_t position) { return (position * 29 + 3) % kVocab; }
 /// A target with its drafter, as an engine holds them.
 class Pair {
  public:
-  Pair(const std::filesystem::path& folder, const char* backend, bool with_drafter = true) {
+  Pair(const std::filesystem::path& folder, const std::string& backend, bool with_drafter = true) {
     const ModelConfig config = read_model_config(folder);
     const DrafterConfig drafter_config = read_drafter_config(folder, config);
     DecoderOptions options{
@@ -60,10 +63,19 @@ class Pair {
   }
 
   std::vector<float> draft(std::int32_t position) {
-    const DraftRequest request{
-        .anchor = token_at(position), .position = position, .block_table = table_};
+    const DraftRequest request = request_at(position);
     drafter().draft(decoder().op_context(), {&request, 1}, kDraft, decoder().cache_view());
-    return {drafter().logits(), drafter().logits() + std::int64_t{kDraft} * kVocab};
+    return logits(0, kDraft);
+  }
+  /// Of the last draft's slots [first, first + count) of one request.
+  std::vector<float> logits(std::int64_t first, std::int64_t count) {
+    std::vector<float> rows(static_cast<std::size_t>(count * kVocab));
+    decoder().memory()->download(rows.data(), drafter().logits() + first * kVocab,
+                                 std::ssize(rows) * std::int64_t{sizeof(float)});
+    return rows;
+  }
+  DraftRequest request_at(std::int32_t position) const {
+    return {.anchor = token_at(position), .position = position, .block_table = table_};
   }
 
  private:
@@ -72,7 +84,7 @@ class Pair {
   std::vector<BlockId> table_;
 };
 
-class DraftingDecoder : public ::testing::TestWithParam<const char*> {
+class DraftingDecoder : public ::testing::TestWithParam<std::string> {
  protected:
   DraftingDecoder() {
     RandomCheckpoint options;
@@ -82,8 +94,19 @@ class DraftingDecoder : public ::testing::TestWithParam<const char*> {
   TemporaryFolder folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(, DraftingDecoder, ::testing::Values("scalar", "cpu"),
-                         [](const auto& tested) { return std::string(tested.param); });
+std::vector<std::string> tested_backends() {
+  if (const char* const only = std::getenv("WINNOW_TEST_BACKEND")) return {only};
+  std::vector<std::string> names{"scalar", "cpu"};
+  if (ops::testing::has_cuda_device()) names.insert(names.end(), {"cuda-exact", "cuda"});
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(, DraftingDecoder, ::testing::ValuesIn(tested_backends()),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 TEST_P(DraftingDecoder, ChunksOfThePromptGiveTheSameDraft) {
   Pair whole(folder_.path(), GetParam());
@@ -113,6 +136,52 @@ TEST_P(DraftingDecoder, RejectedRowsLeaveNoTrace) {
   verifying.run(kPrompt, 1 + kDraft, 2);  // the anchor and one of seven drafts are committed
   EXPECT_TRUE(ops::testing::bits_equal(expected, verifying.draft(kPrompt + 2), {kDraft, kVocab}));
   EXPECT_TRUE(ops::testing::bits_equal(before, verifying.draft(kPrompt), {kDraft, kVocab}));
+}
+
+// Also of recorded blocks: the same counts come again with other anchors, other positions and more
+// context, after the pool and the number of requests have changed.
+TEST_P(DraftingDecoder, TokensDrawnWithTheBlockAreThoseOfTheChain) {
+  Pair pair(folder_.path(), GetParam());
+  pair.run(0, kPrompt, kPrompt);
+  pair.decoder().set_drafter(&pair.drafter());
+  if (!pair.decoder().can_draw_drafts()) GTEST_SKIP() << "tokens are drawn on the host";
+  const auto drawn_for = [&](std::span<const DraftRequest> requests) {
+    const std::size_t count = requests.size() * kDraft;
+    const std::vector<ops::Draw> draws(count, {.is_greedy = 1});
+    std::vector<ops::Drawn> drawn(count, {ops::DrawStatus::kCorruptLogits, -1});
+    std::vector<float> confidence(count, -1.0F);
+    pair.decoder().draft_and_draw(requests, kDraft,
+                                  {.draws = draws, .drawn = drawn, .confidence = confidence});
+    return std::pair(drawn, confidence);
+  };
+  const auto expect_chain = [&](std::int32_t position) {
+    const DraftRequest request = pair.request_at(position);
+    const DraftRequest other = pair.request_at(position / 2);
+    const auto [drawn, confidence] = drawn_for({&request, 1});
+    const auto [of_two, confidence_of_two] = drawn_for(std::vector{other, request});
+    // More than are drawn together.
+    const auto of_many = drawn_for(std::vector(70, request)).first;
+    pair.decoder().draft({&request, 1}, kDraft);
+    TokenId previous = request.anchor;
+    for (std::int32_t slot = 0; slot < kDraft; ++slot) {
+      float expected = 0.0F;
+      pair.drafter().step(pair.decoder().op_context(), slot, {&previous, 1}, {&expected, 1});
+      const std::vector<float> row = pair.logits(slot, 1);
+      previous = static_cast<TokenId>(std::ranges::max_element(row) - row.begin());
+      const auto i = static_cast<std::size_t>(slot);
+      ASSERT_EQ(drawn[i].status, ops::DrawStatus::kOk);
+      ASSERT_EQ(drawn[i].token, previous) << "position " << position << ", slot " << slot;
+      ASSERT_EQ(of_two[2 * i + 1].token, previous);
+      ASSERT_EQ(of_many[70 * i].token, previous);
+      ASSERT_EQ(of_many[70 * i + 69].token, previous);
+      ASSERT_EQ(confidence[i], expected);
+      ASSERT_EQ(confidence_of_two[2 * i + 1], expected);
+    }
+  };
+  for (const std::int32_t position : {kPrompt, 30, 17, 1}) expect_chain(position);
+  pair.decoder().allocate_pool(20);
+  pair.run(0, kPrompt, kPrompt);
+  for (const std::int32_t position : {kPrompt, 48, 20}) expect_chain(position);
 }
 
 TEST_P(DraftingDecoder, TheTargetsLogitsAreThoseWithoutADrafter) {

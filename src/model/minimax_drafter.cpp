@@ -17,16 +17,16 @@ namespace {
 /// Context tokens that are projected together: bounds the work arrays (34 MB at M3.1's sizes).
 constexpr std::int32_t kContextChunk = 512;
 
+/// Requests whose blocks are drawn together: more come in rounds. Bounds the room for logits (359
+/// MB at M3.1's sizes), which is taken at the start.
+constexpr std::size_t kMostDrawnRequests = 64;
+
+/// Blocks that are longer than any trained one are not recorded.
+constexpr std::int32_t kMaxRecordedTokens = 16;
+
 template <typename... Values>
 void require(bool condition, fmt::format_string<const Values&...> text, const Values&... values) {
   if (!condition) throw Error(ErrorCode::kInternal, "draft: " + fmt::format(text, values...));
-}
-
-template <typename T>
-void grow(ops::Array<T>& array, const ops::Backend& backend, std::int64_t count) {
-  if (count <= array.size()) return;
-  array = {};
-  array = ops::Array<T>(backend.memory, count, "activations of the drafter");
 }
 
 void check_table(std::span<const BlockId> table, std::int64_t end, std::int32_t block_tokens) {
@@ -63,6 +63,10 @@ MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
                 fmt::format("backend {} has no operations for a drafter", backend_.name),
                 "serve without --speculative-config, or with --backend cpu");
   }
+  if (backend_.reserve) backend_.reserve(work_limits());
+  // Once the cache has taken what is left, a device has nothing to give.
+  if (can_draw()) make_room(kMostDrawnRequests, config_.block_size);
+  if (!backend_.memory->is_host()) make_context_room(kContextChunk);
 }
 
 MinimaxDrafter::~MinimaxDrafter() = default;
@@ -74,6 +78,25 @@ ops::AttentionShape MinimaxDrafter::attention_shape() const {
           .rotary_dim = config_.rotary_dim};
 }
 
+ops::WorkLimits MinimaxDrafter::work_limits() const {
+  const PackedDrafterLayer& layer = weights_.layers.front();
+  return {.max_tokens = kContextChunk,
+          .max_positions = 0,
+          .hidden = config_.hidden_size,
+          .qkv_rows = std::max(layer.qkv->rows(), weights_.context_kv->rows()),
+          .mlp_width = layer.mlp.down->cols(),
+          .attention = attention_shape()};
+}
+
+/// What was recorded with the array's address is stale once it moves.
+template <typename T>
+void MinimaxDrafter::grow(ops::Array<T>& array, std::int64_t count) {
+  if (count <= array.size()) return;
+  array = {};
+  array = ops::Array<T>(backend_.memory, count, "activations of the drafter");
+  ++generation_;
+}
+
 void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
                           const ops::Array<float>& weight, std::int64_t num_rows, float* out) {
   backend_.rms_norm(context, {.x = x,
@@ -82,6 +105,12 @@ void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
                               .num_rows = num_rows,
                               .width = config_.hidden_size,
                               .out = out});
+}
+
+void MinimaxDrafter::make_context_room(std::int64_t num_tokens) {
+  grow(stream_, num_tokens * config_.hidden_size);
+  grow(fused_, num_tokens * config_.hidden_size);
+  grow(projected_, num_tokens * weights_.context_kv->rows());
 }
 
 void MinimaxDrafter::insert_context(const ops::OpContext& context,
@@ -110,9 +139,7 @@ void MinimaxDrafter::insert_context(const ops::OpContext& context,
   const std::int64_t width = weights_.context_kv->rows();
   const std::int32_t total = context_batch_.view().num_tokens;
   const std::int32_t chunk = std::min(total, kContextChunk);
-  grow(stream_, backend_, chunk * hidden);
-  grow(fused_, backend_, chunk * hidden);
-  grow(projected_, backend_, chunk * width);
+  make_context_room(chunk);
   for (std::int32_t first = 0; first < total; first += chunk) {
     const std::int32_t count = std::min(chunk, total - first);
     for (std::size_t i = 0; i < streams.size(); ++i) {
@@ -148,7 +175,7 @@ void MinimaxDrafter::insert_context(const ops::OpContext& context,
 }
 
 void MinimaxDrafter::place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
-                                    std::int32_t block_tokens) {
+                                    std::int32_t block_tokens, std::span<const ops::Draw> draws) {
   require(num_tokens >= 1 && num_tokens <= config_.block_size,
           "{} tokens, the block was trained for 1 to {}", num_tokens, config_.block_size);
   std::vector<DraftBatch::Sequence> sequences;
@@ -166,25 +193,128 @@ void MinimaxDrafter::place_requests(std::span<const DraftRequest> requests, std:
     ids.push_back(request.anchor);
     ids.insert(ids.end(), static_cast<std::size_t>(num_tokens - 1), config_.noise_token);
   }
-  block_batch_.place(sequences, ids);
+  block_batch_.place(sequences, ids, draws);
   rope_.extend_to(block_batch_.view().num_positions);
   num_requests_ = static_cast<std::int32_t>(requests.size());
   num_tokens_ = num_tokens;
 }
 
-void MinimaxDrafter::draft(const ops::OpContext& context, std::span<const DraftRequest> requests,
-                           std::int32_t num_tokens, const ops::CacheView& cache) {
-  place_requests(requests, num_tokens, cache.layout->shape().block_tokens);
-  const std::int64_t rows = block_batch_.view().num_tokens;
+void MinimaxDrafter::make_room(std::int64_t num_requests, std::int64_t num_tokens) {
+  const std::int64_t rows = num_requests * num_tokens;
   const std::int64_t hidden = config_.hidden_size;
   const ops::AttentionShape shape = attention_shape();
-  grow(x_, backend_, rows * hidden);
-  grow(normed_, backend_, rows * hidden);
-  grow(hidden_, backend_, rows * hidden);
-  grow(qkv_, backend_, rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
-  grow(attended_, backend_, rows * shape.num_heads * shape.head_dim);
-  grow(logits_, backend_, rows * config_.vocab_size);
-  if (rows == 0) return;
+  grow(x_, rows * hidden);
+  grow(normed_, rows * hidden);
+  grow(hidden_, rows * hidden);
+  grow(qkv_, rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
+  grow(attended_, rows * shape.num_heads * shape.head_dim);
+  grow(logits_, rows * config_.vocab_size);
+  grow(previous_, num_requests);
+  grow(token_rows_, num_requests * config_.markov_rank);
+  grow(drawn_, rows);
+  if (has_confidence()) grow(confidence_, rows);
+}
+
+/// Runs `operations`, which only submits; a backend may replay them for equal counts.
+void MinimaxDrafter::record(const ops::CacheView& cache, std::int64_t num_draws,
+                            bool has_confidence, const std::function<void()>& operations) {
+  if (cache.pool != pool_) {
+    pool_ = cache.pool;
+    ++generation_;
+  }
+  if (!backend_.run_step || num_tokens_ > kMaxRecordedTokens) return operations();
+  const ops::BatchView& batch = block_batch_.view();
+  backend_.run_step({.kind = ops::StepKind::kDraft,
+                     .num_tokens = batch.num_tokens,
+                     .num_sequences = num_requests_,
+                     .max_slice_tokens = num_tokens_,
+                     .num_last_tokens = has_confidence ? 1 : 0,
+                     .num_draws = static_cast<std::int32_t>(num_draws),
+                     .generation = generation_ + (block_batch_.generation() << 32)},
+                    operations);
+}
+
+void MinimaxDrafter::draft(const ops::OpContext& context, std::span<const DraftRequest> requests,
+                           std::int32_t num_tokens, const ops::CacheView& cache) {
+  place_requests(requests, num_tokens, cache.layout->shape().block_tokens, {});
+  make_room(num_requests_, num_tokens);
+  if (block_batch_.view().num_tokens == 0) return;
+  record(cache, 0, false, [&] { run_block(context, cache); });
+}
+
+bool MinimaxDrafter::can_draw() const {
+  return backend_.sample != nullptr && config_.vocab_size <= ops::kMaxSampleVocab;
+}
+
+void MinimaxDrafter::draft_and_draw(const ops::OpContext& context,
+                                    std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                                    const ops::CacheView& cache, const BlockDraws& outputs) {
+  const std::size_t total = requests.size();
+  const std::size_t count = total * static_cast<std::size_t>(num_tokens);
+  const bool wants_confidence = !outputs.confidence.empty();
+  require(can_draw() && outputs.draws.size() == count && outputs.drawn.size() == count,
+          "{} draws of {} tokens", outputs.draws.size(), count);
+  require(!wants_confidence || (has_confidence() && outputs.confidence.size() == count),
+          "confidence of {} tokens", outputs.confidence.size());
+  std::vector<ops::Drawn> drawn;
+  std::vector<float> confidence;
+  for (std::size_t first = 0; first < total; first += kMostDrawnRequests) {
+    const std::size_t size = std::min(kMostDrawnRequests, total - first);
+    const auto place_of = [&](std::size_t i) { return i / size * total + first + i % size; };
+    drawn.resize(size * static_cast<std::size_t>(num_tokens));
+    confidence.resize(wants_confidence ? drawn.size() : 0);
+    draws_.clear();
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      draws_.push_back(outputs.draws[place_of(i)]);
+      draws_.back().row =
+          static_cast<std::int32_t>(i % size * static_cast<std::size_t>(num_tokens) + i / size);
+    }
+    draw_round(context, requests.subspan(first, size), num_tokens, cache,
+               {.draws = draws_, .drawn = drawn, .confidence = confidence});
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      outputs.drawn[place_of(i)] = drawn[i];
+      if (wants_confidence) outputs.confidence[place_of(i)] = confidence[i];
+    }
+  }
+}
+
+/// At most kMostDrawnRequests; draws know their rows.
+void MinimaxDrafter::draw_round(const ops::OpContext& context,
+                                std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                                const ops::CacheView& cache, const BlockDraws& outputs) {
+  const bool wants_confidence = !outputs.confidence.empty();
+  place_requests(requests, num_tokens, cache.layout->shape().block_tokens, outputs.draws);
+  make_room(num_requests_, num_tokens);
+  record(cache, std::ssize(outputs.draws), wants_confidence, [&] {
+    run_block(context, cache);
+    // Tokens before a slot: the anchors, each first of its block; then those of the slot before.
+    const std::int32_t* previous = block_batch_.values();
+    std::int64_t stride = num_tokens_;
+    for (std::int32_t slot = 0; slot < num_tokens_; ++slot) {
+      add_bias(context, slot, previous, stride);
+      if (wants_confidence) score_confidence(context, slot);
+      draw(context, slot);
+      previous = &drawn_.data()[std::int64_t{slot} * num_requests_].token;
+      stride = sizeof(ops::Drawn) / sizeof(TokenId);
+    }
+  });
+  backend_.memory->download(outputs.drawn.data(), drawn_.data(),
+                            static_cast<std::int64_t>(outputs.drawn.size_bytes()));
+  if (wants_confidence) download_confidence(0, outputs.confidence);
+}
+
+void MinimaxDrafter::draw(const ops::OpContext& context, std::int32_t slot) {
+  const std::int64_t first = std::int64_t{slot} * num_requests_;
+  backend_.sample(context, {.logits = logits_.data(),
+                            .vocab_size = config_.vocab_size,
+                            .draws = block_batch_.draws() + first,
+                            .num_draws = num_requests_,
+                            .out = drawn_.data() + first});
+}
+
+void MinimaxDrafter::run_block(const ops::OpContext& context, const ops::CacheView& cache) {
+  const std::int64_t rows = block_batch_.view().num_tokens;
+  const std::int64_t hidden = config_.hidden_size;
   backend_.embed(context, {.tokens = block_batch_.values(),
                            .num_tokens = rows,
                            .table = target_.embedding,
@@ -257,11 +387,19 @@ void MinimaxDrafter::step(const ops::OpContext& context, std::int32_t slot,
     require(token >= 0 && token < config_.vocab_size, "token {} of {}", token, config_.vocab_size);
   }
   if (previous.empty()) return;
-  grow(previous_, backend_, num_requests_);
-  grow(token_rows_, backend_, std::int64_t{num_requests_} * config_.markov_rank);
   backend_.memory->upload(previous_.data(), previous.data(),
                           static_cast<std::int64_t>(previous.size_bytes()));
-  backend_.embed(context, {.tokens = previous_.data(),
+  add_bias(context, slot, previous_.data(), 1);
+  if (confidence.empty()) return;
+  score_confidence(context, slot);
+  download_confidence(slot, confidence);
+}
+
+/// W2 · W1[previous] to every request's logits of the slot; the rows of W1 stay in token_rows_.
+void MinimaxDrafter::add_bias(const ops::OpContext& context, std::int32_t slot,
+                              const std::int32_t* previous, std::int64_t stride) {
+  backend_.embed(context, {.tokens = previous,
+                           .token_stride = stride,
                            .num_tokens = num_requests_,
                            .table = weights_.markov_w1,
                            .table_scheme = weights_.markov_w1_scheme,
@@ -275,30 +413,32 @@ void MinimaxDrafter::step(const ops::OpContext& context, std::int32_t slot,
                             .y_stride = num_tokens_ * vocab,
                             .num_rows = num_requests_,
                             .accumulate = true});
-  if (!confidence.empty()) estimate_confidence(context, slot, confidence);
 }
 
-/// sigmoid(wc · [hidden; W1 row] + bc), with the rows of W1 in token_rows_.
-void MinimaxDrafter::estimate_confidence(const ops::OpContext& context, std::int32_t slot,
-                                         std::span<float> confidence) {
+/// wc · [hidden; W1 row] of a slot, with the rows of W1 in token_rows_.
+void MinimaxDrafter::score_confidence(const ops::OpContext& context, std::int32_t slot) {
   const std::int64_t hidden = config_.hidden_size;
-  grow(confidence_, backend_, num_requests_);
+  float* const scores = confidence_.data() + std::int64_t{slot} * num_requests_;
   backend_.linear(context, {.x = hidden_.data() + slot * hidden,
                             .x_stride = num_tokens_ * hidden,
                             .w = weights_.confidence_hidden.get(),
-                            .y = confidence_.data(),
+                            .y = scores,
                             .y_stride = 1,
                             .num_rows = num_requests_});
-  if (weights_.confidence_markov != nullptr) {
-    backend_.linear(context, {.x = token_rows_.data(),
-                              .x_stride = config_.markov_rank,
-                              .w = weights_.confidence_markov.get(),
-                              .y = confidence_.data(),
-                              .y_stride = 1,
-                              .num_rows = num_requests_,
-                              .accumulate = true});
-  }
-  backend_.memory->download(confidence.data(), confidence_.data(),
+  if (weights_.confidence_markov == nullptr) return;
+  backend_.linear(context, {.x = token_rows_.data(),
+                            .x_stride = config_.markov_rank,
+                            .w = weights_.confidence_markov.get(),
+                            .y = scores,
+                            .y_stride = 1,
+                            .num_rows = num_requests_,
+                            .accumulate = true});
+}
+
+/// sigmoid(score + bc) of slots from first_slot on.
+void MinimaxDrafter::download_confidence(std::int32_t first_slot, std::span<float> confidence) {
+  backend_.memory->download(confidence.data(),
+                            confidence_.data() + std::int64_t{first_slot} * num_requests_,
                             static_cast<std::int64_t>(confidence.size_bytes()));
   for (float& c : confidence) c = ops::fast_sigmoid(c + weights_.confidence_bias);
 }

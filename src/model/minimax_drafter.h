@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_config.h"
@@ -47,16 +49,33 @@ class MinimaxDrafter final : public Drafter {
   const float* hidden() const override { return hidden_.data(); }
   void step(const ops::OpContext& context, std::int32_t slot, std::span<const TokenId> previous,
             std::span<float> confidence) override;
+  bool can_draw() const override;
+  void draft_and_draw(const ops::OpContext& context, std::span<const DraftRequest> requests,
+                      std::int32_t num_tokens, const ops::CacheView& cache,
+                      const BlockDraws& outputs) override;
 
  private:
   ops::AttentionShape attention_shape() const;
+  ops::WorkLimits work_limits() const;
+  template <typename T>
+  void grow(ops::Array<T>& array, std::int64_t count);
   void place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
-                      std::int32_t block_tokens);
+                      std::int32_t block_tokens, std::span<const ops::Draw> draws);
+  void draw_round(const ops::OpContext& context, std::span<const DraftRequest> requests,
+                  std::int32_t num_tokens, const ops::CacheView& cache, const BlockDraws& outputs);
+  void make_context_room(std::int64_t num_tokens);
+  void make_room(std::int64_t num_requests, std::int64_t num_tokens);
+  void record(const ops::CacheView& cache, std::int64_t num_draws, bool has_confidence,
+              const std::function<void()>& operations);
+  void run_block(const ops::OpContext& context, const ops::CacheView& cache);
   void run_layer(const ops::OpContext& context, int layer, const ops::CacheView& cache);
   void norm(const ops::OpContext& context, const float* x, const ops::Array<float>& weight,
             std::int64_t num_rows, float* out);
-  void estimate_confidence(const ops::OpContext& context, std::int32_t slot,
-                           std::span<float> confidence);
+  void add_bias(const ops::OpContext& context, std::int32_t slot, const std::int32_t* previous,
+                std::int64_t stride);
+  void draw(const ops::OpContext& context, std::int32_t slot);
+  void score_confidence(const ops::OpContext& context, std::int32_t slot);
+  void download_confidence(std::int32_t first_slot, std::span<float> confidence);
 
   DrafterConfig config_;
   PackedDrafter weights_;
@@ -66,8 +85,11 @@ class MinimaxDrafter final : public Drafter {
 
   DraftBatch context_batch_;
   DraftBatch block_batch_;
-  std::int32_t num_requests_ = 0;  // of the last draft
-  std::int32_t num_tokens_ = 0;    // of each
+  std::vector<ops::Draw> draws_;     // of the running round
+  std::int32_t num_requests_ = 0;    // of the last draft
+  std::int32_t num_tokens_ = 0;      // of each
+  std::int64_t generation_ = 0;      // changes when an array below, or the cache, has moved
+  const std::byte* pool_ = nullptr;  // of the last draft
 
   // Arrays only grow: with the chunk of a context and with the largest draft.
   ops::Array<float> stream_;           // [chunk][hidden] rows of one stream
@@ -81,7 +103,8 @@ class MinimaxDrafter final : public Drafter {
   ops::Array<float> logits_;           // [rows][vocab]
   ops::Array<std::int32_t> previous_;  // [requests]
   ops::Array<float> token_rows_;       // [requests][rank] rows of W1
-  ops::Array<float> confidence_;       // [requests]
+  ops::Array<ops::Drawn> drawn_;       // [slots][requests]
+  ops::Array<float> confidence_;       // [slots][requests], without bias and sigmoid
 };
 
 struct LoadedDrafter {

@@ -64,8 +64,13 @@ class ModelRunner {
   /// `confidence`: empty, or one for each request, with has_draft_confidence() only.
   virtual void draft_step(std::int32_t /*slot*/, std::span<const TokenId> /*previous*/,
                           std::span<float> /*confidence*/) {}
-  /// Drafter::logits(), where the CPU reads them.
+  /// Drafter::logits(), where the CPU reads them: those of a slot after its draft_step().
   virtual const float* draft_logits() { return nullptr; }
+  /// Whether the runner draws drafts where their logits are: draft_and_draw() then does what
+  /// draft() and all draft_step()s would, as Drafter::draft_and_draw().
+  virtual bool can_draw_drafts() const { return false; }
+  virtual void draft_and_draw(std::span<const DraftRequest> /*requests*/,
+                              std::int32_t /*num_tokens*/, const BlockDraws& /*outputs*/) {}
 
   /// False after a failure that no later step can survive (a lost device): the engine then ends
   /// what it has and refuses new work. Asked after a step has thrown.

@@ -40,8 +40,12 @@ struct WorkLimits {
   AttentionShape attention;  // with the index heads of a sparse layer, if there are any
 };
 
+/// What lists of operations a recording is of: each has counts and addresses of its own.
+enum class StepKind : std::int32_t { kTarget, kDraft };
+
 /// What makes two steps the same list of operations (run_step).
 struct StepKey {
+  StepKind kind = StepKind::kTarget;
   std::int32_t num_tokens = 0;
   std::int32_t num_sequences = 0;
   std::int32_t max_slice_tokens = 0;
@@ -50,7 +54,7 @@ struct StepKey {
   std::int32_t num_logit_rows = 0;
   std::int32_t num_draws = 0;
   std::int32_t num_positions = 0;  // the bound that launches use
-  std::int64_t generation = 0;     // changes whenever an address has changed
+  std::int64_t generation = 0;     // of this kind: changes whenever an address has changed
   friend auto operator<=>(const StepKey&, const StepKey&) = default;
 };
 

@@ -41,13 +41,16 @@ class Capture {
 
 }  // namespace
 
-StepGraphs::~StepGraphs() { drop_all(); }
+StepGraphs::~StepGraphs() {
+  for (const auto& [kind, generation] : generations_) drop(kind);
+}
 
-void StepGraphs::drop_all() {
-  for (auto& [key, entry] : entries_) {
-    if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
-  }
-  entries_.clear();
+void StepGraphs::drop(ops::StepKind kind) {
+  std::erase_if(entries_, [&](const auto& entry) {
+    if (entry.first.kind != kind) return false;
+    if (entry.second.graph != nullptr) cudaGraphExecDestroy(entry.second.graph);
+    return true;
+  });
 }
 
 void StepGraphs::make_room() {
@@ -62,10 +65,11 @@ void StepGraphs::make_room() {
 }
 
 void StepGraphs::run(const ops::StepKey& key, const std::function<void()>& step) {
-  if (key.generation != generation_) {
+  const auto [generation, is_new] = generations_.try_emplace(key.kind, key.generation);
+  if (!is_new && generation->second != key.generation) {
     check(cudaStreamSynchronize(stream_), "waiting for the device");
-    drop_all();
-    generation_ = key.generation;
+    drop(key.kind);
+    generation->second = key.generation;
   }
   const auto found = entries_.find(key);
   if (found == entries_.end()) {

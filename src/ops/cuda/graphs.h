@@ -30,12 +30,12 @@ class StepGraphs {
     std::int64_t last_used = 0;
   };
 
-  void drop_all();
+  void drop(ops::StepKind kind);
   void make_room();
 
   CUstream_st* stream_;
   std::map<ops::StepKey, Entry> entries_;
-  std::int64_t generation_ = -1;
+  std::map<ops::StepKind, std::int64_t> generations_;
   std::int64_t clock_ = 0;
 };
 
