@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/sample/row_kernels.h"
@@ -35,6 +36,7 @@ void DraftProposer::draft(std::span<const Chunk> chunks) {
     previous_.push_back(sequence.tokens.back());
   }
   if (drafting_.empty()) return;
+  if (can_draw_on_runner()) return draw_on_runner();
   is_open_.assign(drafting_.size(), 1);
   runner_.draft(requests_, options_.num_drafts);
   const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
@@ -78,6 +80,47 @@ bool DraftProposer::fill_weights(std::span<const float> logits, const SampleRule
     top_logits_.push_back(logits[static_cast<std::size_t>(token)]);
   }
   return fill_draft_weights(top_logits_, top_ids_, rules, out);
+}
+
+/// Whether tokens are all that is wanted: no test asks for the distributions that they came from.
+bool DraftProposer::can_draw_on_runner() const {
+  return runner_.can_draw_drafts() && std::ranges::all_of(drafting_, [this](const Chunk* chunk) {
+           return options_.is_greedy_draft ||
+                  verifies_by_equality(options_.method, *chunk->sequence->request->rules);
+         });
+}
+
+/// The tokens that propose_slot() would take from each slot's logits.
+void DraftProposer::draw_on_runner() {
+  const std::size_t count = drafting_.size();
+  draws_.assign(count * static_cast<std::size_t>(options_.num_drafts), {});
+  drawn_.assign(draws_.size(), {});
+  for (std::size_t i = 0; i < draws_.size(); ++i) {
+    const Sequence& sequence = *drafting_[i % count]->sequence;
+    const SampleRules& rules = *sequence.request->rules;
+    ops::Draw& draw = draws_[i];
+    draw.is_greedy = options_.is_greedy_draft || rules.is_greedy() ? 1 : 0;
+    if (draw.is_greedy != 0) continue;
+    draw.seed = rules.seed;
+    draw.choice = static_cast<std::uint32_t>(sequence.choice);
+    draw.position = static_cast<std::uint32_t>(requests_[i % count].position) +
+                    static_cast<std::uint32_t>(i / count);
+    draw.inverse_temperature = 1.0F / rules.params->temperature;
+    draw.top_k = options_.draft_top_k;
+  }
+  const bool has_confidence = planner_.uses_confidence() && runner_.has_draft_confidence();
+  confidence_.resize(has_confidence ? draws_.size() : 0);
+  runner_.draft_and_draw(requests_, options_.num_drafts,
+                         {.draws = draws_, .drawn = drawn_, .confidence = confidence_});
+  is_open_.assign(count, 1);
+  for (std::size_t at = 0; at < drawn_.size(); ++at) {
+    const std::size_t i = at % count;
+    if (is_open_[i] == 0 || std::cmp_greater_equal(at / count, drafting_[i]->num_drafts)) continue;
+    Sequence& sequence = *drafting_[i]->sequence;
+    const bool is_kept = !has_confidence || planner_.keeps_slot(sequence, confidence_[at]);
+    is_open_[i] = is_kept && drawn_[at].status == ops::DrawStatus::kOk ? 1 : 0;
+    if (is_open_[i] != 0) sequence.draft.tokens.push_back(drawn_[at].token);
+  }
 }
 
 /// False where the logits are of no use: the block ends before this slot.

@@ -32,6 +32,8 @@ class DraftProposer {
  private:
   void draft(std::span<const Chunk> chunks);
   bool fill_weights(std::span<const float> logits, const SampleRules& rules, DraftWeights& out);
+  bool can_draw_on_runner() const;
+  void draw_on_runner();
   bool propose_slot(Sequence& sequence, std::span<const float> logits);
 
   SpeculationOptions options_;
@@ -41,10 +43,12 @@ class DraftProposer {
   std::vector<DraftRequest> requests_;  // of drafting_
   std::vector<TokenId> previous_;       // of drafting_
   std::vector<std::uint8_t> is_open_;   // of drafting_: every slot so far was usable
-  std::vector<float> confidence_;       // of drafting_, for one slot
+  std::vector<float> confidence_;       // of drafting_, for one slot or for all
   std::vector<Candidate> top_;          // of one slot, with draft_top_k
   std::vector<TokenId> top_ids_;
   std::vector<float> top_logits_;
+  std::vector<ops::Draw> draws_;  // [slots][drafting_], where the runner draws
+  std::vector<ops::Drawn> drawn_;
   std::vector<ContextSlice> slices_;
 };
 

@@ -73,8 +73,13 @@ class EngineCore {
     RowUse use;
     std::int32_t choice = 0;
     bool starts_choice = false;  // draws its first token
-    std::int32_t draw = -1;      // what the runner draws; -1: sampled here
+    std::int32_t draw = -1;      // what the runner draws, one a row; -1: sampled here
     Sample sample{};
+
+    /// Of the rows from `use` on, one more than there are drafts.
+    bool is_verification() const {
+      return !use.is_prompt_row && use.chunk->sequence->draft.size() > 0;
+    }
   };
   struct Ending {
     FinishReason reason = FinishReason::kNone;
@@ -86,6 +91,9 @@ class EngineCore {
   void note_first_admissions(std::span<const Chunk> chunks);
   void list_jobs();
   void plan_draws();
+  bool plan_draws_of(const RowJob& job);
+  bool plan_row_draw(const SampleRules& rules, std::uint32_t choice, const Sequence& sequence,
+                     std::int32_t row);
   bool run_batch(std::span<const Chunk> chunks);
   void run_runner();
   void fail_step(std::span<const Chunk> chunks, ErrorCode code, const std::string& message);

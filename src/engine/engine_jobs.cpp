@@ -34,30 +34,56 @@ void EngineCore::plan_draws() {
   masks_.begin_step();
   wants_row_.assign(batch_.batch().logit_rows.size(), 0);
   for (RowJob& job : jobs_) {
-    const Sequence& sequence = *job.use.chunk->sequence;
-    const RequestState& request = *sequence.request;
-    std::optional<PlannedDraw> plan;
-    const std::int32_t num_drafts = job.use.is_prompt_row ? 0 : sequence.draft.size();
-    if (!job.use.is_prompt_row && num_drafts == 0 && request.request.token_filter == nullptr) {
-      plan = plan_draw(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
-                       sequence.num_output());
-    }
-    if (plan && plan->banned_ids != nullptr) {
-      const std::optional<std::int32_t> mask = masks_.find(*plan->banned_ids);
-      if (mask) {
-        plan->draw.mask = *mask;
-      } else {
-        plan.reset();
-      }
-    }
-    if (!plan) {
-      std::fill_n(wants_row_.begin() + job.use.row, 1 + num_drafts, std::uint8_t{1});
+    const std::size_t first = draws_.size();
+    if (plan_draws_of(job)) {
+      job.draw = static_cast<std::int32_t>(first);
       continue;
     }
-    plan->draw.row = job.use.row;
-    job.draw = static_cast<std::int32_t>(draws_.size());
-    draws_.push_back(plan->draw);
+    draws_.resize(first);
+    const std::int32_t num_drafts =
+        job.is_verification() ? job.use.chunk->sequence->draft.size() : 0;
+    std::fill_n(wants_row_.begin() + job.use.row, 1 + num_drafts, std::uint8_t{1});
   }
+}
+
+/// Adds a draw for the job's row, and for each row that follows one of its drafts as if they all
+/// were output. False: the rows themselves are needed.
+bool EngineCore::plan_draws_of(const RowJob& job) {
+  Sequence& sequence = *job.use.chunk->sequence;
+  const RequestState& request = *sequence.request;
+  if (job.use.is_prompt_row || request.request.token_filter != nullptr) return false;
+  const auto choice = static_cast<std::uint32_t>(job.choice);
+  if (!job.is_verification()) {
+    return plan_row_draw(*request.rules, choice, sequence, job.use.row);
+  }
+  if (synthetic_ || !verifies_by_equality(options_.speculation.method, *request.rules)) {
+    return false;
+  }
+  const std::size_t num_tokens = sequence.tokens.size();
+  std::int32_t row = job.use.row;
+  bool is_planned = plan_row_draw(*request.rules, choice, sequence, row);
+  for (const TokenId token : sequence.draft.tokens) {
+    if (!is_planned) break;
+    sequence.tokens.push_back(token);
+    is_planned = plan_row_draw(*request.rules, choice, sequence, ++row);
+  }
+  sequence.tokens.resize(num_tokens);
+  return is_planned;
+}
+
+bool EngineCore::plan_row_draw(const SampleRules& rules, std::uint32_t choice,
+                               const Sequence& sequence, std::int32_t row) {
+  std::optional<PlannedDraw> plan =
+      plan_draw(rules, choice, sequence.tokens, sequence.num_output());
+  if (!plan) return false;
+  if (plan->banned_ids != nullptr) {
+    const std::optional<std::int32_t> mask = masks_.find(*plan->banned_ids);
+    if (!mask) return false;
+    plan->draw.mask = *mask;
+  }
+  plan->draw.row = row;
+  draws_.push_back(plan->draw);
+  return true;
 }
 
 void EngineCore::start_choices() {
@@ -74,17 +100,22 @@ void EngineCore::start_choices() {
 }
 
 void EngineCore::run_jobs() {
+  ThreadPool* pool = runner_.compute_pool();
+  scratch_.resize(pool != nullptr ? static_cast<std::size_t>(pool->num_threads()) : 1);
   bool is_any_left = false;
   for (RowJob& job : jobs_) {
-    is_any_left |= job.draw < 0;
-    if (job.draw >= 0) job.sample = sample_of(drawn_[static_cast<std::size_t>(job.draw)]);
+    if (job.draw < 0) {
+      is_any_left = true;
+    } else if (job.is_verification()) {
+      run_verification(job, scratch_.front());
+    } else {
+      job.sample = sample_of(drawn_[static_cast<std::size_t>(job.draw)]);
+    }
   }
   if (!is_any_left) return;
   const auto run = [this](std::int64_t i, int thread) {
     run_job(jobs_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
   };
-  ThreadPool* pool = runner_.compute_pool();
-  scratch_.resize(pool != nullptr ? static_cast<std::size_t>(pool->num_threads()) : 1);
   if (pool != nullptr && jobs_.size() > 1) {
     pool->parallel_for(std::ssize(jobs_), TaskRef(run));
   } else {
@@ -102,11 +133,11 @@ void EngineCore::run_job(RowJob& job, VerifyScratch& scratch) {
     run_prompt_row(job, logits, scratch.sample);
     return;
   }
-  const Sequence& sequence = *job.use.chunk->sequence;
-  if (sequence.draft.size() > 0) {
+  if (job.is_verification()) {
     run_verification(job, scratch);
     return;
   }
+  const Sequence& sequence = *job.use.chunk->sequence;
   RequestState& request = *sequence.request;
   job.sample = sample_token(logits, *request.rules,
                             request.choices[static_cast<std::size_t>(job.choice)].sample,
@@ -118,14 +149,19 @@ void EngineCore::run_verification(RowJob& job, VerifyScratch& scratch) {
   Sequence& sequence = *job.use.chunk->sequence;
   RequestState& request = *sequence.request;
   DraftBlock& draft = sequence.draft;
-  const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
-  const VerifyInput input{
-      .logits = {step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size,
-                 (draft.tokens.size() + 1) * vocab_size},
-      .drafts = draft.tokens,
-      .distributions = draft.distributions,
-      .rules = request.rules.get(),
-      .num_output = sequence.num_output()};
+  VerifyInput input{.logits = {},
+                    .drafts = draft.tokens,
+                    .distributions = draft.distributions,
+                    .rules = request.rules.get(),
+                    .num_output = sequence.num_output()};
+  const std::size_t num_rows = draft.tokens.size() + 1;
+  if (job.draw >= 0) {
+    input.drawn = std::span(drawn_).subspan(static_cast<std::size_t>(job.draw), num_rows);
+  } else {
+    const auto vocab_size = static_cast<std::size_t>(runner_.vocab_size());
+    input.logits = {step_logits_ + static_cast<std::size_t>(job.use.row) * vocab_size,
+                    num_rows * vocab_size};
+  }
   SampleState& state = request.choices[static_cast<std::size_t>(job.choice)].sample;
   if (synthetic_) {
     verify_synthetic(*synthetic_, input, state, sequence.tokens, scratch, draft.verified);

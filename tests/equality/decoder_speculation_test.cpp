@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,21 +23,31 @@ RandomCheckpoint with_drafter() {
   return options;
 }
 
-class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
- protected:
-  DecoderSpeculation() : model_(with_drafter()) {
-    const ModelConfig config = read_model_config(model_.folder());
-    const DrafterConfig drafter_config = read_drafter_config(model_.folder(), config);
+/// A target with its drafter on one backend.
+class DecoderSpeculationModel {
+ public:
+  DecoderSpeculationModel(const TestModel& model, const std::string& backend) {
+    const ModelConfig config = read_model_config(model.folder());
+    const DrafterConfig drafter_config = read_drafter_config(model.folder(), config);
     DecoderOptions options{.max_num_batched_tokens = 256, .num_threads = 2};
     options.captured_layers = drafter_config.target_layers;
     options.drafter_cache = drafter_cache_shape(drafter_config, CacheDType::kFp8);
-    target_ = model_.load(GetParam(), options);
-    drafter_ = load_drafter(model_.folder(), config, decoder().shared_tables(), decoder().backend(),
+    target_ = model.load(backend, options);
+    drafter_ = load_drafter(model.folder(), config, decoder().shared_tables(), decoder().backend(),
                             kMaxPrompt + kMaxTokens + kDrafts);
     decoder().set_drafter(drafter_.drafter.get());
   }
 
-  Decoder& decoder() { return *target_.decoder; }
+  Decoder& decoder() const { return *target_.decoder; }
+
+ private:
+  LoadedModel target_;
+  LoadedDrafter drafter_;
+};
+
+class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
+ protected:
+  Decoder& decoder() { return tested_.decoder(); }
 
   EngineOptions options(std::int32_t num_drafts, bool is_greedy_draft = true) {
     EngineOptions options;
@@ -51,13 +62,16 @@ class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
     return options;
   }
 
-  TestModel model_;
-  LoadedModel target_;
-  LoadedDrafter drafter_;
+  TestModel model_{with_drafter()};
+  DecoderSpeculationModel tested_{model_, GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(, DecoderSpeculation, ::testing::Values("scalar", "cpu"),
-                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(, DecoderSpeculation, ::testing::ValuesIn(backend_names()),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 TEST_P(DecoderSpeculation, EqualsPlainDecoding) {
   const Workload workload =
@@ -108,6 +122,30 @@ TEST_P(DecoderSpeculation, EqualsPlainDecodingWithLengthsThatAdapt) {
     if (costs) {
       EXPECT_GT(core.stats().accepted_tokens, 0);
     }
+  }
+}
+
+// Where tokens are drawn beside the logits, drafts and their verification never see a row: the same
+// drafts are proposed and accepted as by the reference, which draws them itself.
+TEST_P(DecoderSpeculation, ProposesAndAcceptsWhatTheReferenceDoes) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "bits of its own";
+  const DecoderSpeculationModel reference(model_, reference_backend());
+  const Workload workload =
+      mixed_workload(43, 8, kMaxPrompt, kMaxTokens, model_.options().vocab_size);
+  for (const bool is_greedy_draft : {true, false}) {
+    EngineStats stats[2];
+    Decoder* const decoders[] = {&reference.decoder(), &decoder()};
+    for (int i = 0; i < 2; ++i) {
+      allocate_pool(*decoders[i], 200, PoolState::kPoisoned);
+      const EngineOptions with = options(kDrafts, is_greedy_draft);
+      EngineCore core(with, *decoders[i], nullptr);
+      run_together(workload, core);
+      stats[i] = core.stats();
+    }
+    EXPECT_GT(stats[0].accepted_tokens, 0);
+    EXPECT_EQ(stats[0].num_drafts, stats[1].num_drafts);
+    EXPECT_EQ(stats[0].draft_tokens, stats[1].draft_tokens);
+    EXPECT_EQ(stats[0].accepted_tokens, stats[1].accepted_tokens);
   }
 }
 

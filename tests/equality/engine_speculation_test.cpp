@@ -182,14 +182,30 @@ TEST_F(EngineSpeculation, EqualsPlainDecodingUnderPreemption) {
 
 TEST_F(EngineSpeculation, EqualsPlainDecodingWithThreadsAndARunnerThatDraws) {
   ThreadPool pool(3, false);
-  for (const std::int32_t num_masks : {0, 2}) {
-    FakeRunnerOptions fake = pool_of(300);
-    fake.num_token_masks = num_masks;
-    EngineOptions options = options_with(3, /*is_greedy_draft=*/false);
-    options.max_num_batched_tokens = 70;
-    Bench bench(options, fake);
-    bench.runner.pool = &pool;
-    expect_equal(alone(), run_together(workload(), bench.core), "threads");
+  for (const bool is_greedy_draft : {true, false}) {
+    EngineStats sampled_here;
+    for (const std::int32_t num_masks : {0, 2}) {
+      for (const bool draws_drafts : {false, true}) {
+        FakeRunnerOptions fake = pool_of(300);
+        fake.num_token_masks = num_masks;
+        fake.draws_drafts = draws_drafts;
+        EngineOptions options = options_with(3, is_greedy_draft);
+        options.max_num_batched_tokens = 70;
+        Bench bench(options, fake);
+        bench.runner.pool = &pool;
+        expect_equal(alone(), run_together(workload(), bench.core), "threads");
+        const EngineStats stats = bench.core.stats();
+        EXPECT_EQ(bench.runner.num_drawn_drafts > 0, draws_drafts);
+        // Most rows that verify drafts, not only those of other steps.
+        if (num_masks > 0) {
+          EXPECT_GT(bench.runner.num_draws, stats.draft_tokens / 3);
+        }
+        if (num_masks == 0 && !draws_drafts) sampled_here = stats;
+        EXPECT_EQ(stats.draft_tokens, sampled_here.draft_tokens);
+        EXPECT_EQ(stats.accepted_tokens, sampled_here.accepted_tokens);
+        EXPECT_EQ(stats.num_steps, sampled_here.num_steps);
+      }
+    }
   }
 }
 

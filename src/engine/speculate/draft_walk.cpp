@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/assert.h"
+#include "engine/sample/device_draw.h"
 
 namespace winnow {
 namespace {
@@ -72,6 +73,7 @@ std::span<const float> DraftWalk::raw_row() const {
 }
 
 Sample DraftWalk::sample() {
+  if (!input_.drawn.empty()) return sample_of(input_.drawn[static_cast<std::size_t>(length_)]);
   return sample_token(raw_row(), *input_.rules, state_, context_, num_output(), scratch_.sample);
 }
 

@@ -122,6 +122,10 @@ void Verified::keep_first(std::size_t num_tokens) {
   status = SampleStatus::kOk;
 }
 
+bool verifies_by_equality(AcceptMethod method, const SampleRules& rules) {
+  return method == AcceptMethod::kCoupled || rules.is_greedy();
+}
+
 void verify(AcceptMethod method, const VerifyInput& input, SampleState& state,
             std::vector<TokenId>& context, VerifyScratch& scratch, Verified& out) {
   out.status = SampleStatus::kOk;
@@ -130,7 +134,7 @@ void verify(AcceptMethod method, const VerifyInput& input, SampleState& state,
   out.tokens.clear();
   DraftWalk walk(input, state, context, scratch);
   out.num_proposed = walk.num_drafts();
-  if (method == AcceptMethod::kCoupled || input.rules->is_greedy() || input.drafts.empty()) {
+  if (verifies_by_equality(method, *input.rules) || input.drafts.empty()) {
     verify_equal(walk, out);
     return;
   }

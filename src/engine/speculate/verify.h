@@ -8,12 +8,15 @@
 
 #include "engine/sample/sampler.h"
 #include "engine/speculate/draft.h"
+#include "ops/sample/sample.h"
 
 namespace winnow {
 
 /// One sequence's part of a verifying step.
 struct VerifyInput {
-  std::span<const float> logits;    // [num drafts + 1][vocabulary], raw; row i follows i drafts
+  std::span<const float> logits;  // [num drafts + 1][vocabulary], raw; row i follows i drafts
+  /// Instead of `logits`, where verifies_by_equality(): each row's token as a runner drew it.
+  std::span<const ops::Drawn> drawn{};
   std::span<const TokenId> drafts;  // ids outside the vocabulary are never accepted
   std::span<const DraftDistribution> distributions;  // one per draft; none: all of them one-hot
   const SampleRules* rules = nullptr;
@@ -45,6 +48,10 @@ struct VerifyScratch {
   std::vector<float> target;    // p of one row, as weights
   std::vector<float> residual;  // max(P p - q, 0)
 };
+
+/// Whether drafts are only compared with what sample_token() takes: its tokens, wherever they were
+/// drawn, are then all that verify() reads of the rows.
+bool verifies_by_equality(AcceptMethod method, const SampleRules& rules);
 
 /// Verifies the drafts after `context` (prompt and output, the last being the anchor). Every row's
 /// p is what sample_token() would draw from with the drafts before it as output: penalties, bad

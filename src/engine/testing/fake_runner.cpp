@@ -66,29 +66,28 @@ void FakeRunner::set_token_mask(std::int32_t mask, std::span<const std::uint32_t
   masks_[static_cast<std::size_t>(mask)].assign(banned.begin(), banned.end());
 }
 
-void FakeRunner::run_and_draw(const Batch& batch, const StepOutputs& outputs) {
+ops::Drawn FakeRunner::draw_from(std::span<const float> logits, const ops::Draw& draw) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  std::vector<float> row(logits.begin(), logits.end());
+  RowScan scan = row_kernels().scan(row);
+  if (scan.is_bad || scan.max == kMasked) return {.status = ops::DrawStatus::kCorruptLogits};
+  for (std::size_t t = 0; draw.mask >= 0 && t < row.size(); ++t) {
+    const auto& banned = masks_[static_cast<std::size_t>(draw.mask)];
+    if ((banned[t / 32] >> (t % 32) & 1U) != 0) row[t] = kMasked;
+  }
+  scan = row_kernels().scan(row);
+  if (scan.max == kMasked) return {.status = ops::DrawStatus::kNothingAllowed};
+  return {.token = draw_token(row, scan, draw, scratch_)};
+}
+
+void FakeRunner::run_and_draw(const Batch& batch, const StepOutputs& outputs) {
   const auto size = static_cast<std::size_t>(vocab_size());
   run(batch, outputs.logits);
   for (std::size_t i = 0; i < outputs.draws.size(); ++i) {
     const ops::Draw& draw = outputs.draws[i];
     ++num_draws;
-    std::vector<float> row(size);
-    std::ranges::copy(outputs.logits.subspan(static_cast<std::size_t>(draw.row) * size, size),
-                      row.begin());
-    RowScan scan = row_kernels().scan(row);
-    if (scan.is_bad || scan.max == kMasked) {
-      outputs.drawn[i] = {.status = ops::DrawStatus::kCorruptLogits};
-      continue;
-    }
-    for (std::size_t t = 0; draw.mask >= 0 && t < size; ++t) {
-      const auto& banned = masks_[static_cast<std::size_t>(draw.mask)];
-      if ((banned[t / 32] >> (t % 32) & 1U) != 0) row[t] = kMasked;
-    }
-    scan = row_kernels().scan(row);
-    outputs.drawn[i] = scan.max == kMasked
-                           ? ops::Drawn{.status = ops::DrawStatus::kNothingAllowed}
-                           : ops::Drawn{.token = draw_token(row, scan, draw, scratch_)};
+    outputs.drawn[i] =
+        draw_from(outputs.logits.subspan(static_cast<std::size_t>(draw.row) * size, size), draw);
   }
   for (std::size_t row = 0; row < outputs.wants_row.size(); ++row) {
     if (outputs.wants_row[row] != 0) continue;
@@ -162,6 +161,26 @@ void FakeRunner::draft_step(std::int32_t slot, std::span<const TokenId> previous
         i * static_cast<std::size_t>(num_draft_tokens_) + static_cast<std::size_t>(slot);
     fill_row(is_right ? draft.state : ~draft.state,
              std::span(draft_logits_).subspan(row * size, size));
+  }
+}
+
+void FakeRunner::draft_and_draw(std::span<const DraftRequest> requests, std::int32_t length,
+                                const BlockDraws& outputs) {
+  const std::size_t count = requests.size();
+  const auto size = static_cast<std::size_t>(vocab_size());
+  std::vector<TokenId> previous;
+  for (const DraftRequest& request : requests) previous.push_back(request.anchor);
+  draft(requests, length);
+  for (std::int32_t slot = 0; slot < length; ++slot) {
+    draft_step(slot, previous, {});
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = static_cast<std::size_t>(slot) * count + i;
+      const auto row = i * static_cast<std::size_t>(length) + static_cast<std::size_t>(slot);
+      outputs.drawn[at] =
+          draw_from(std::span(draft_logits_).subspan(row * size, size), outputs.draws[at]);
+      previous[i] = outputs.drawn[at].token;
+      ++num_drawn_drafts;
+    }
   }
 }
 

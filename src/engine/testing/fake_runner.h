@@ -22,6 +22,7 @@ struct FakeRunnerOptions {
   std::int32_t percent_right = 70;   // of drafts, those from the target's own logits
   bool has_confidence = false;       // it tells drafts from its own logits from others
   std::int32_t num_token_masks = 0;  // not 0: it draws, and tells of no row that is not wanted
+  bool draws_drafts = false;         // it draws its drafts, too
 };
 
 class FakeRunner final : public ModelRunner {
@@ -47,6 +48,9 @@ class FakeRunner final : public ModelRunner {
   void draft_step(std::int32_t slot, std::span<const TokenId> previous,
                   std::span<float> confidence) override;
   const float* draft_logits() override { return draft_logits_.data(); }
+  bool can_draw_drafts() const override { return options_.draws_drafts; }
+  void draft_and_draw(std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                      const BlockDraws& outputs) override;
 
   ThreadPool* pool = nullptr;
 
@@ -70,6 +74,7 @@ class FakeRunner final : public ModelRunner {
   bool fails_to_commit = false;      // commit_context() throws
   std::int64_t num_draws = 0;
   std::int64_t num_masks_set = 0;
+  std::int64_t num_drawn_drafts = 0;
 
  private:
   struct Slot {
@@ -83,6 +88,7 @@ class FakeRunner final : public ModelRunner {
     std::uint64_t state = 0, history = 0;
     std::int32_t position = 0;  // of the next token
   };
+  ops::Drawn draw_from(std::span<const float> logits, const ops::Draw& draw);
   Slot make_slot(TokenId token, std::int32_t position, std::uint64_t history) const;
   void fill_row(std::uint64_t state, std::span<float> row) const;
   Slot& slot(std::span<const BlockId> block_table, std::int32_t position);
