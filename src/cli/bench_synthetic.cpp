@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 
 #include "base/log.h"
@@ -19,10 +20,12 @@ namespace winnow::cli {
 namespace {
 
 constexpr std::int32_t kPublishedLayers = 60;
+constexpr CacheDType kDrafterCache = CacheDType::kFp8;  // of the drafter's cache
 
 struct SyntheticFlags {
   EngineFlags engine;
-  std::optional<std::int64_t> num_layers, num_iters, max_num_batched_tokens;
+  std::optional<std::int64_t> num_layers, num_iters, max_num_batched_tokens, num_drafts;
+  double acceptance_length = 3.2;
   std::string batch_sizes = "1,2,4,8,16,32";
   std::string contexts = "4K,32K,128K,512K";
   std::string prefills = "512,2K,8K,32K";
@@ -90,7 +93,8 @@ class SyntheticBench {
         contexts_(std::move(contexts)),
         prefills_(std::move(prefills)),
         chunk_(flags.max_num_batched_tokens.value_or(8192)),
-        num_iters_(flags.num_iters.value_or(30)) {}
+        num_iters_(flags.num_iters.value_or(30)),
+        num_drafts_(flags.num_drafts.value_or(0)) {}
 
   Json run() {
     load();
@@ -104,6 +108,7 @@ class SyntheticBench {
         report["decode"].push_back(decode(batch, context));
       }
     }
+    if (num_drafts_ > 0) report["speculation"] = speculate_all();
     fmt::print("\n{:>8} {:>11} {:>11} {:>10} {:>13} {:>16}\n", "prefill", "ms", "layer us",
                "TFLOP/s", "60 layers ms", "60 layers tok/s");
     for (const std::int64_t tokens : prefills_) {
@@ -136,19 +141,28 @@ class SyntheticBench {
     options.max_num_batched_tokens = static_cast<std::int32_t>(chunk_);
     options.kv_dtype = dtype_of(flags_.engine.kv_cache_dtype);
     options.index_dtype = options.kv_dtype;
+    if (num_drafts_ > 0)
+      options.drafter_cache = drafter_cache_shape(m31_drafter_config(1), kDrafterCache);
     const CacheRowLayout one_layer = layout_of(options);
     const std::int64_t per_layer = m31_layer_bytes() + one_layer.row_bytes() * num_blocks;
     // What a step takes besides: activations and scratch of the largest chunk, graphs.
-    const std::int64_t besides = m31_head_bytes() + chunk_ * 800'000 + (std::int64_t{3} << 30);
+    std::int64_t besides = m31_head_bytes() + chunk_ * 800'000 + (std::int64_t{3} << 30);
+    if (num_drafts_ > 0) besides += std::int64_t{3} << 30;  // the drafter
     const std::int64_t fitting = std::clamp<std::int64_t>(
         (backend.memory->available_bytes() - besides) / per_layer, 1, kPublishedLayers);
     const std::int64_t num_layers = flags_.num_layers.value_or(fitting);
+    const DrafterConfig drafter = m31_drafter_config(static_cast<std::int32_t>(num_layers));
+    if (num_drafts_ > 0) options.captured_layers = drafter.target_layers;
     ProgressBar bar("making weights");
     decoder_ = make_synthetic_decoder(
         m31_config(static_cast<std::int32_t>(num_layers)), backend, options,
         [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
     decoder_->allocate_pool(static_cast<std::int32_t>(num_blocks));
     fill_pool(*decoder_);
+    if (num_drafts_ == 0) return;
+    const std::int64_t longest = std::max(*std::ranges::max_element(contexts_), std::int64_t{1});
+    drafter_ = make_synthetic_drafter(drafter, *decoder_, longest + 2 * drafter.block_size);
+    decoder_->set_drafter(drafter_.get());
   }
 
   static std::optional<CacheDType> dtype_of(const std::string& name) {
@@ -166,7 +180,7 @@ class SyntheticBench {
                            .block_tokens = config.block_tokens,
                            .kv_dtype = options.kv_dtype.value_or(CacheDType::kNvfp4),
                            .index_dtype = options.index_dtype.value_or(CacheDType::kNvfp4),
-                           .drafter = std::nullopt});
+                           .drafter = options.drafter_cache});
   }
 
   Json setting() const {
@@ -184,8 +198,14 @@ class SyntheticBench {
         {"iterations", num_iters_}};
   }
 
-  /// `batch` sequences with one new token each at the end of `context` tokens.
-  Batch decode_batch(std::int64_t batch, std::int64_t context, std::uint32_t draw) {
+  TokenId token_of(std::uint64_t draw, std::int64_t number) const {
+    return static_cast<TokenId>((draw * 7919U + static_cast<std::uint64_t>(number) * 104729U) %
+                                static_cast<std::uint64_t>(decoder_->vocab_size()));
+  }
+
+  /// `batch` sequences with `count` new tokens each, the last at the end of `context` tokens.
+  Batch decode_batch(std::int64_t batch, std::int64_t context, std::uint32_t draw,
+                     std::int64_t count = 1) {
     const std::int64_t blocks = (context + 127) / 128;
     tables_.assign(static_cast<std::size_t>(batch), {});
     Batch step;
@@ -195,16 +215,117 @@ class SyntheticBench {
       for (std::int64_t b = 0; b < blocks; ++b) {
         table.push_back({static_cast<std::int32_t>((b * batch + s) % decoder_->num_blocks())});
       }
-      step.tokens.push_back(
-          static_cast<TokenId>((draw * 7919U + static_cast<std::uint64_t>(s) * 104729U) %
-                               static_cast<std::uint64_t>(decoder_->vocab_size())));
-      step.sequences.push_back({.first_token = static_cast<std::int32_t>(s),
-                                .num_tokens = 1,
-                                .first_position = static_cast<std::int32_t>(context - 1),
+      step.sequences.push_back({.first_token = static_cast<std::int32_t>(s * count),
+                                .num_tokens = static_cast<std::int32_t>(count),
+                                .first_position = static_cast<std::int32_t>(context - count),
                                 .block_table = table});
-      step.logit_rows.push_back(static_cast<std::int32_t>(s));
+      for (std::int64_t i = s * count; i < (s + 1) * count; ++i) {
+        step.tokens.push_back(token_of(draw, i));
+        step.logit_rows.push_back(static_cast<std::int32_t>(i));
+      }
     }
     return step;
+  }
+
+  /// A step of the target that draws a token from each of its rows, and brings back nothing else.
+  double timed_step(const Batch& step) {
+    const std::size_t rows = step.logit_rows.size();
+    std::vector<ops::Draw> draws(rows);
+    for (std::size_t i = 0; i < rows; ++i) draws[i].row = static_cast<std::int32_t>(i);
+    std::vector<ops::Drawn> drawn(rows);
+    const std::vector<std::uint8_t> wants_row(rows, 0);
+    step_logits_.resize(rows * static_cast<std::size_t>(decoder_->vocab_size()));
+    return seconds_of([&] {
+      decoder_->run_and_draw(
+          step, {.draws = draws, .drawn = drawn, .wants_row = wants_row, .logits = step_logits_});
+    });
+  }
+
+  Json speculate_all() {
+    fmt::print(
+        "\nspeculation, {} drafts; drafting is of 60 layers' verifying step\n"
+        "{:>6} {:>8} {:>11} {:>11} {:>11} {:>11} {:>9} {:>11} {:>11}\n",
+        num_drafts_, "tokens", "context", "draft us", "context us", "verify us", "plain us",
+        "drafting", "tok/s plain", "tok/s");
+    Json rows = Json::array();
+    for (const std::int64_t context : contexts_) {
+      for (const std::int64_t batch : batch_sizes_) {
+        if (fits(batch, context + num_drafts_)) rows.push_back(speculate(batch, context));
+      }
+    }
+    return rows;
+  }
+
+  /// What a step with drafts is made of: the block, its verification, the context of what is kept.
+  Json speculate(std::int64_t batch, std::int64_t context) {
+    const double length = flags_.acceptance_length;
+    const std::int64_t kept = std::clamp<std::int64_t>(std::llround(length), 1, num_drafts_ + 1);
+    std::vector<double> draft, verify, commit, plain;
+    constexpr std::int64_t kWarmup = 3;
+    const auto keep = [&](std::int64_t i, std::vector<double>& times, double seconds) {
+      if (i >= 0) times.push_back(seconds);
+    };
+    for (std::int64_t i = -kWarmup; i < num_iters_; ++i) {
+      const auto turn = static_cast<std::uint32_t>(i + kWarmup);
+      keep(i, plain, timed_step(decode_batch(batch, context, turn)));
+      const Batch step = decode_batch(batch, context + num_drafts_, turn, num_drafts_ + 1);
+      keep(i, draft, timed_draft(step));
+      keep(i, verify, timed_step(step));
+      std::vector<ContextSlice> slices;
+      for (const BatchSequence& sequence : step.sequences) {
+        slices.push_back({.first_row = sequence.first_token,
+                          .num_tokens = static_cast<std::int32_t>(kept),
+                          .first_position = sequence.first_position,
+                          .block_table = sequence.block_table});
+      }
+      keep(i, commit, seconds_of([&] {
+             decoder_->commit_context(slices);
+             decoder_->memory()->finish();
+           }));
+    }
+    const double drafting = median(draft) + median(commit);
+    const double published = published_seconds(median(verify));
+    const double plain_rate = static_cast<double>(batch) / published_seconds(median(plain));
+    const double rate = static_cast<double>(batch) * length / (published + drafting);
+    fmt::print(
+        "{:>6} {:>8} {:>11.1f} {:>11.1f} {:>11.1f} {:>11.1f} {:>8.1f}% {:>11.1f} {:>11.1f}\n",
+        batch, context, median(draft) * 1e6, median(commit) * 1e6, median(verify) * 1e6,
+        median(plain) * 1e6, drafting / published * 100, plain_rate, rate);
+    std::fflush(stdout);
+    return {{"tokens", batch},
+            {"context", context},
+            {"drafts", num_drafts_},
+            {"acceptance_length", length},
+            {"draft_us", median(draft) * 1e6},
+            {"context_us", median(commit) * 1e6},
+            {"verify_us", median(verify) * 1e6},
+            {"plain_us", median(plain) * 1e6},
+            {"drafting_of_verify_60", drafting / published},
+            {"plain_tok_s_60", plain_rate},
+            {"tok_s_60", rate}};
+  }
+
+  /// Drafts behind the tokens before the step's.
+  double timed_draft(const Batch& step) {
+    std::vector<DraftRequest> requests;
+    std::vector<ops::Draw> draws;
+    for (const BatchSequence& sequence : step.sequences) {
+      requests.push_back({.anchor = step.tokens[static_cast<std::size_t>(sequence.first_token)],
+                          .position = sequence.first_position,
+                          .block_table = sequence.block_table});
+    }
+    draws.resize(requests.size() * static_cast<std::size_t>(num_drafts_));
+    std::vector<ops::Drawn> drawn(draws.size());
+    return seconds_of([&] {
+      decoder_->draft_and_draw(requests, static_cast<std::int32_t>(num_drafts_),
+                               {.draws = draws, .drawn = drawn});
+    });
+  }
+
+  /// A step of these layers as one of the published model's.
+  double published_seconds(double seconds) const {
+    const double head = static_cast<double>(m31_head_bytes()) / 2 / copy_speed_;
+    return (seconds - head) / decoder_->config().num_layers * kPublishedLayers + head;
   }
 
   Json decode(std::int64_t batch, std::int64_t context) {
@@ -228,7 +349,7 @@ class SyntheticBench {
     const double bytes = layer_bytes * num_layers + head_bytes;
     const double floor = bytes / copy_speed_;
     const double layer = (seconds - head_bytes / copy_speed_) / num_layers;
-    const double published = layer * kPublishedLayers + head_bytes / copy_speed_;
+    const double published = published_seconds(seconds);
     fmt::print("{:>6} {:>8} {:>11.1f} {:>11.1f} {:>10.2f} {:>9.1f} {:>10.2f} {:>13.2f}\n", batch,
                context, seconds * 1e6, layer * 1e6, bytes / 1e9, floor * 1e6, floor / seconds,
                published * 1e3);
@@ -327,8 +448,11 @@ class SyntheticBench {
   std::int64_t chunk_;
   std::int64_t num_iters_;
   double copy_speed_ = 0;
+  std::int64_t num_drafts_;
   std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<MinimaxDrafter> drafter_;   // with drafts only
   std::vector<std::vector<BlockId>> tables_;  // of the running batch
+  std::vector<float> step_logits_;
 };
 
 }  // namespace
@@ -346,6 +470,10 @@ int run_bench_synthetic(const Words& words) {
   set.add_string("prefills", flags.prefills, "Prompts of so many tokens");
   set.add_human_integer("max-num-batched-tokens", flags.max_num_batched_tokens,
                         "Tokens of a prefill step (default 8192)");
+  set.add_integer("num-drafts", flags.num_drafts,
+                  "Also drafts of so many tokens, and steps that verify them");
+  set.add_real("acceptance-length", flags.acceptance_length,
+               "Tokens that such a step is taken to give (default 3.2)");
   set.add_integer("num-iters", flags.num_iters, "Measured steps each (default 30)");
   set.add_string("kv-cache-dtype", flags.engine.kv_cache_dtype, "As for serve");
   set.add_string("backend", flags.engine.backend, "Kernels: cuda, cuda-exact");

@@ -26,10 +26,10 @@ std::int64_t scheme_bytes(QuantScheme scheme, std::int64_t values) {
   return 0;
 }
 
-class Maker {
+/// Weights of one model, each with a seed of its own.
+class RandomWeights {
  public:
-  Maker(const ModelConfig& config, const ops::Backend& backend, const PackingProgress& progress)
-      : config_(config), backend_(backend), progress_(progress) {
+  RandomWeights(const ops::Backend& backend, std::uint64_t seed) : backend_(backend), seed_(seed) {
     if (!backend_.make_random) {
       throw Error(ErrorCode::kUnsupported,
                   "backend " + backend_.name + " does not make synthetic weights",
@@ -37,31 +37,15 @@ class Maker {
     }
   }
 
-  PackedWeights make() {
-    PackedWeights weights;
-    const std::int64_t hidden = config_.hidden_size;
-    weights.lm_head = random({{QuantScheme::kBF16, config_.vocab_size, hidden}});
-    weights.embedding_copy = table();
-    weights.embedding = weights.embedding_copy.data();
-    weights.final_norm = zeros(hidden);
-    weights.layers.resize(config_.layers.size());
-    for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-      fill_layer(config_.layers[i], weights.layers[i]);
-      if (progress_) progress_(static_cast<std::int64_t>(i) + 1, std::ssize(weights.layers));
-    }
-    return weights;
-  }
-
- private:
-  std::unique_ptr<ops::PackedMatrix> random(const std::vector<ops::MatrixShape>& stacked) {
+  std::unique_ptr<ops::PackedMatrix> matrix(const std::vector<ops::MatrixShape>& stacked) {
     return backend_.make_random(stacked, ++seed_);
   }
   ops::Array<float> zeros(std::int64_t count) { return {backend_.memory, count, "weights"}; }
 
-  ops::Array<std::byte> table() {
-    // bf16 values of both signs near 1: small patterns repeated, since only their size matters.
-    const std::int64_t num_bytes = std::int64_t{config_.vocab_size} * config_.hidden_size * 2;
-    ops::Array<std::byte> bytes(backend_.memory, num_bytes, "the embedding table");
+  /// bf16 values of both signs near 1: small patterns repeated, since only their size matters.
+  ops::Array<std::byte> table(std::int64_t num_values, const char* what) {
+    const std::int64_t num_bytes = num_values * 2;
+    ops::Array<std::byte> bytes(backend_.memory, num_bytes, what);
     constexpr std::int64_t kPattern = std::int64_t{1} << 24;
     std::vector<std::uint16_t> pattern(kPattern / 2);
     std::uint32_t state = 1;
@@ -76,12 +60,46 @@ class Maker {
     return bytes;
   }
 
-  PackedMlp mlp(QuantScheme scheme, std::int64_t width) {
-    const std::int64_t hidden = config_.hidden_size;
+  PackedMlp mlp(QuantScheme scheme, std::int64_t hidden, std::int64_t width) {
     PackedMlp packed;
-    packed.gate_up = random({{scheme, width, hidden}, {scheme, width, hidden}});
-    packed.down = random({{scheme, hidden, width}});
+    packed.gate_up = matrix({{scheme, width, hidden}, {scheme, width, hidden}});
+    packed.down = matrix({{scheme, hidden, width}});
     return packed;
+  }
+
+ private:
+  const ops::Backend& backend_;
+  std::uint64_t seed_;
+};
+
+class Maker {
+ public:
+  Maker(const ModelConfig& config, const ops::Backend& backend, const PackingProgress& progress)
+      : config_(config), backend_(backend), progress_(progress), random_(backend, 0) {}
+
+  PackedWeights make() {
+    PackedWeights weights;
+    const std::int64_t hidden = config_.hidden_size;
+    weights.lm_head = random({{QuantScheme::kBF16, config_.vocab_size, hidden}});
+    weights.embedding_copy = random_.table(config_.vocab_size * hidden, "the embedding table");
+    weights.embedding = weights.embedding_copy.data();
+    weights.final_norm = zeros(hidden);
+    weights.layers.resize(config_.layers.size());
+    for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+      fill_layer(config_.layers[i], weights.layers[i]);
+      if (progress_) progress_(static_cast<std::int64_t>(i) + 1, std::ssize(weights.layers));
+    }
+    return weights;
+  }
+
+ private:
+  std::unique_ptr<ops::PackedMatrix> random(const std::vector<ops::MatrixShape>& stacked) {
+    return random_.matrix(stacked);
+  }
+  ops::Array<float> zeros(std::int64_t count) { return random_.zeros(count); }
+
+  PackedMlp mlp(QuantScheme scheme, std::int64_t width) {
+    return random_.mlp(scheme, config_.hidden_size, width);
   }
 
   void fill_layer(const LayerConfig& layer, PackedLayer& packed) {
@@ -122,8 +140,42 @@ class Maker {
   const ModelConfig& config_;
   const ops::Backend& backend_;
   const PackingProgress& progress_;
-  std::uint64_t seed_ = 0;
+  RandomWeights random_;
 };
+
+PackedDrafter make_drafter_weights(const DrafterConfig& config, const ops::Backend& backend) {
+  RandomWeights random(backend, std::uint64_t{1} << 32);
+  PackedDrafter weights;
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t kv = std::int64_t{config.num_kv_heads} * config.head_dim;
+  const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
+  for (std::int32_t i = 0; i < config.num_streams(); ++i) {
+    weights.fc.push_back(random.matrix({{QuantScheme::kBF16, hidden, hidden}}));
+  }
+  weights.hidden_norm = random.zeros(hidden);
+  weights.final_norm = random.zeros(hidden);
+  weights.context_kv = random.matrix(std::vector<ops::MatrixShape>(
+      static_cast<std::size_t>(2 * config.num_layers), {kOthers, kv, hidden}));
+  weights.context_k_norm = random.zeros(std::int64_t{config.num_layers} * config.head_dim);
+  weights.layers.resize(static_cast<std::size_t>(config.num_layers));
+  for (PackedDrafterLayer& layer : weights.layers) {
+    layer.input_norm = random.zeros(hidden);
+    layer.attention_norm = random.zeros(hidden);
+    layer.q_norm = random.zeros(config.head_dim);
+    layer.k_norm = random.zeros(config.head_dim);
+    layer.qkv =
+        random.matrix({{kOthers, heads, hidden}, {kOthers, kv, hidden}, {kOthers, kv, hidden}});
+    layer.output = random.matrix({{kOthers, hidden, heads}});
+    layer.mlp = random.mlp(kOthers, hidden, config.ffn_width);
+  }
+  weights.markov_w1_copy = random.table(std::int64_t{config.vocab_size} * config.markov_rank,
+                                        "the drafter's token table");
+  weights.markov_w1 = weights.markov_w1_copy.data();
+  weights.markov_w2 = random.matrix({{QuantScheme::kBF16, config.vocab_size, config.markov_rank}});
+  weights.confidence_hidden = random.matrix({{QuantScheme::kBF16, 1, hidden}});
+  weights.confidence_markov = random.matrix({{QuantScheme::kBF16, 1, config.markov_rank}});
+  return weights;
+}
 
 }  // namespace
 
@@ -184,6 +236,43 @@ std::unique_ptr<Decoder> make_synthetic_decoder(const ModelConfig& config,
                                                 const PackingProgress& progress) {
   PackedWeights weights = Maker(config, backend, progress).make();
   return std::make_unique<Decoder>(config, std::move(weights), backend, options);
+}
+
+DrafterConfig m31_drafter_config(std::int32_t num_target_layers) {
+  const ModelConfig target = m31_config(1);
+  DrafterConfig config;
+  config.num_layers = 5;
+  config.hidden_size = target.hidden_size;
+  config.vocab_size = target.vocab_size;
+  config.num_heads = target.num_heads;
+  config.num_kv_heads = target.num_kv_heads;
+  config.head_dim = target.head_dim;
+  config.rotary_dim = target.rotary_dim;
+  config.rope_theta = target.rope_theta;
+  config.rms_eps = target.rms_eps;
+  config.swiglu_alpha = target.swiglu_alpha;
+  config.swiglu_limit = target.swiglu_limit;
+  config.ffn_width = 12288;
+  config.sliding_window = 4096;
+  config.block_size = 7;
+  config.markov_rank = 256;
+  config.noise_token = 200058;
+  constexpr std::int32_t kStreams = 5;
+  const std::int32_t num_streams = std::min(kStreams, num_target_layers);
+  for (std::int32_t i = 0; i < num_streams; ++i) {
+    config.target_layers.push_back((i + 1) * num_target_layers / num_streams - 1);
+  }
+  config.has_confidence_head = true;
+  config.confidence_uses_markov = true;
+  config.quant_method = "mxfp8";
+  return config;
+}
+
+std::unique_ptr<MinimaxDrafter> make_synthetic_drafter(const DrafterConfig& config,
+                                                       const Decoder& target,
+                                                       std::int64_t max_positions) {
+  return std::make_unique<MinimaxDrafter>(config, make_drafter_weights(config, target.backend()),
+                                          target.shared_tables(), target.backend(), max_positions);
 }
 
 void CountExperts::on_experts(int /*layer*/, const ops::BatchView& /*batch*/,

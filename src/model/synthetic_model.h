@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "model/minimax_drafter.h"
 
 namespace winnow {
 
@@ -24,6 +25,16 @@ std::unique_ptr<Decoder> make_synthetic_decoder(const ModelConfig& config,
                                                 const ops::Backend& backend,
                                                 const DecoderOptions& options,
                                                 const PackingProgress& progress = {});
+
+/// The drafter that M3.1 ships, reading five layers of the target (all, if it has fewer), the last
+/// among them. Source: spec/speculative.md 1.1.
+DrafterConfig m31_drafter_config(std::int32_t num_target_layers);
+
+/// For a decoder whose captured layers and cache row are made for it. Throws as
+/// make_synthetic_decoder().
+std::unique_ptr<MinimaxDrafter> make_synthetic_drafter(const DrafterConfig& config,
+                                                       const Decoder& target,
+                                                       std::int64_t max_positions);
 
 /// Distinct experts that a step's tokens chose, summed over layers.
 class CountExperts final : public DecoderTrace {
