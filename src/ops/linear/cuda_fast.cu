@@ -41,9 +41,27 @@ FastLinear linear_of(const FastProjection& p, int part, std::int64_t first, std:
           .accumulate = p.accumulate};
 }
 
+/// middle_tokens() of all parts; 0 where they differ.
+int common_middle_tokens(const FastParts& w, std::int64_t num_tokens) {
+  int tokens = middle_tokens(w.parts[0], num_tokens);
+  for (int part = 1; part < w.count; ++part) {
+    if (middle_tokens(w.parts[static_cast<std::size_t>(part)], num_tokens) != tokens) tokens = 0;
+  }
+  return tokens;
+}
+
 void project_few(Context& context, const FastProjection& p, std::byte* packed) {
   for (std::int64_t first = 0; first < p.num_tokens; first += kMaxDecodeTokens) {
     const std::int64_t count = std::min(kMaxDecodeTokens, p.num_tokens - first);
+    if (const int block = common_middle_tokens(p.w, count); block > 0) {
+      pack_prefill_input(context.stream(), p.x + first * p.x_stride, p.x_stride, count,
+                         p.w.num_chunks(), block, packed);
+      for (int part = 0; part < p.w.count; ++part) {
+        middle_linear(context.stream(), linear_of(p, part, first, count), packed,
+                      context.num_multiprocessors());
+      }
+      continue;
+    }
     const bool direct = is_direct(context, p);
     if (!direct) {
       pack_decode_input(context.stream(), p.x + first * p.x_stride, p.x_stride, count,

@@ -94,6 +94,14 @@ void pack_decode_input(CUstream_st* stream, const float* x, std::int64_t x_strid
 void decode_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,
                    int num_multiprocessors);
 
+/// The block_tokens with which x is packed for middle_linear(), as for prefill; 0: it has no kernel
+/// for that.
+int middle_tokens(const MatrixPart& part, std::int64_t num_tokens);
+
+/// `packed` by pack_prefill_input() in one block of middle_tokens().
+void middle_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,
+                   int num_multiprocessors);
+
 /// Whether prefill_linear() takes the part: its runs are of an even number of chunks.
 bool has_prefill_kernel(const MatrixPart& part);
 

@@ -22,8 +22,6 @@
 namespace winnow::cuda {
 namespace linear_decode {
 
-constexpr int kMostSharedBytes = 232448;
-
 /// Choices of a kernel: tiles of 16 rows of a block, tiles of 8 tokens, chunks in flight for each
 /// warp, and slots of each run's ring of x (0: all of x is resident).
 template <QuantScheme kSchemeOf, int kRowTilesOf, int kTokenTilesOf, int kDepthOf, int kSlotsOf>

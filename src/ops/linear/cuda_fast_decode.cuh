@@ -11,6 +11,7 @@
 namespace winnow::cuda::linear_decode {
 
 inline constexpr int kParts = 4;
+inline constexpr int kMostSharedBytes = 232448;  // of a block
 inline constexpr int kTokenTile = 8;
 inline constexpr int kTileChunkBytes = 1024;  // a chunk of x for 8 tokens
 inline constexpr int kSumStride = 20;  // floats between tokens of a partial tile: no bank conflicts

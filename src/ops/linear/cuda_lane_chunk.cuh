@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ops/cuda/load.cuh"
+#include "ops/cuda/ptx.cuh"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/linear/cuda_matrix.h"
 
@@ -44,9 +45,10 @@ __device__ __forceinline__ void pin_words(uint4& words) {
   asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)::"memory");
 }
 
-/// load() starts the loads, `ahead` bytes (a constant) from `source`; fragment(step, a) is called
-/// with constant steps. What is computed from the words after pin() stays after it: an asynchronous
-/// matrix instruction may still read the registers that fragments are about to go to.
+/// load() starts the loads, `ahead` bytes (a constant) from `source`; load_shared() reads a copy of
+/// the chunk at an address of shared memory; fragment(step, a) is called with constant steps. What
+/// is computed from the words after pin() stays after it: an asynchronous matrix instruction may
+/// still read the registers that fragments are about to go to.
 template <QuantScheme S>
 struct LaneChunk;
 
@@ -55,6 +57,11 @@ struct LaneChunk<QuantScheme::kMxfp8> {
   uint4 halves[2];
   std::uint32_t scales;
 
+  __device__ __forceinline__ void load_shared(std::uint32_t chunk, int lane) {
+    halves[0] = ptx::ld_shared_v4(chunk + lane * 16);
+    halves[1] = ptx::ld_shared_v4(chunk + lane * 16 + 512);
+    scales = ptx::ld_shared(chunk + 1024 + lane / 4 * 4);
+  }
   __device__ __forceinline__ void load(const LaneSource& source, int ahead) {
     halves[0] = ld_global_no_allocate_v4(source.words + ahead);
     halves[1] = ld_global_no_allocate_v4(source.words + ahead + 512);
@@ -80,6 +87,10 @@ struct LaneChunk<QuantScheme::kNvfp4> {
   uint4 words;
   uint2 scales;
 
+  __device__ __forceinline__ void load_shared(std::uint32_t chunk, int lane) {
+    words = ptx::ld_shared_v4(chunk + lane * 16);
+    scales = ptx::ld_shared_v2(chunk + 512 + lane / 4 * 8);
+  }
   __device__ __forceinline__ void load(const LaneSource& source, int ahead) {
     words = ld_global_no_allocate_v4(source.words + ahead);
     scales = ld_global_no_allocate_v2(source.scales + ahead);
@@ -105,6 +116,12 @@ template <>
 struct LaneChunk<QuantScheme::kBF16> {
   uint4 steps[4];
 
+  __device__ __forceinline__ void load_shared(std::uint32_t chunk, int lane) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      steps[step] = ptx::ld_shared_v4(chunk + lane * 16 + step * 512);
+    }
+  }
   __device__ __forceinline__ void load(const LaneSource& source, int ahead) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {

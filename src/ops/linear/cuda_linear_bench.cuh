@@ -141,6 +141,11 @@ class Bench {
   }
 
   void run(int copy, int num_tokens, float* y, bool packed) const {
+    const int middle = middle_tokens(w_, num_tokens);
+    if (packed && middle > 0) {
+      pack_prefill(num_tokens, middle);
+      return middle_linear(stream_, linear(copy, num_tokens, y), scratch_, kMultiprocessors);
+    }
     if (packed) {
       pack_decode_input(stream_, x_, shape_.cols, num_tokens, w_.num_chunks, scratch_);
     }
