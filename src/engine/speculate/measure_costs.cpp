@@ -154,6 +154,13 @@ class CostMeter {
                            .position = position,
                            .block_table = tables_[static_cast<std::size_t>(r)]});
     }
+    if (runner_.can_draw_drafts()) {  // as the proposer does where tokens are enough
+      const std::vector<ops::Draw> draws(requests_.size() * static_cast<std::size_t>(num_slots),
+                                         {.is_greedy = 1});
+      std::vector<ops::Drawn> drawn(draws.size());
+      return least_seconds(
+          [&] { runner_.draft_and_draw(requests_, num_slots, {.draws = draws, .drawn = drawn}); });
+    }
     return least_seconds([&] {
       runner_.draft(requests_, limits_.num_drafts);
       for (std::int32_t slot = 0; slot < num_slots; ++slot) {
