@@ -131,7 +131,7 @@ class SyntheticBench {
     std::int64_t num_blocks = 1;
     for (const std::int64_t context : contexts_) {
       for (const std::int64_t batch : batch_sizes_) {
-        num_blocks = std::max(num_blocks, blocks_of(batch, context));
+        num_blocks = std::max(num_blocks, blocks_of(batch, context + num_drafts_));
       }
     }
     for (const std::int64_t tokens : prefills_) {
