@@ -428,8 +428,8 @@ void time_all(bool is_short) {
 }  // namespace
 }  // namespace winnow::bench
 
-/// `check`, `check small` (for compute-sanitizer), `time`, `quick` (to compare variants), `one` (a
-/// single launch, for a profiler).
+/// `check`, `check small` (for compute-sanitizer), `time`, `quick` and `quick sparse` (to compare
+/// variants), `one` (a single launch, for a profiler).
 int main(int argc, char** argv) {
   using namespace winnow::bench;
   const std::string mode = argc > 1 ? argv[1] : "check";
@@ -445,6 +445,7 @@ int main(int argc, char** argv) {
   if (mode == "quick") {
     time(Kind::kNvfp4, Lists::kOverlap, 8192, 65536, 30);
     time(Kind::kNvfp4, Lists::kRandom, 8192, 65536, 20);
+    if (argc > 2) return 0;
     time(Kind::kBF16, Lists::kOverlap, 8192, 65536, 20);
     time(Kind::kNvfp4, Lists::kDense, 2048, 32768, 10);
     return 0;

@@ -1,5 +1,5 @@
 // Of attention for many tokens: the softmax of one warp's rows, the query heads of one token, in
-// the layout of wgmma accumulators. Included by cuda_prefill.cu alone.
+// the layout of wgmma accumulators. Included by cuda_prefill_*.cu alone.
 #pragma once
 
 #include "ops/cuda/cache_fragments.cuh"
@@ -85,59 +85,113 @@ __device__ __forceinline__ void softmax(float (&scores)[64], int seen, float fac
   }
 }
 
-/// One token's merged quarters: maxima and sums in registers, outputs in the result itself, where
-/// each belongs to one lane.
-struct Merged {
-  MergedSoftmax rows[2];
-  bool is_empty = true;
-
-  /// What was merged so far: read while the last block's outputs are on their way. `out`: the
-  /// token's first head of the group.
-  __device__ __forceinline__ void read(const float* out, int group, float (&before)[64]) const {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = lane / 4 + 8 * r;
-      const bool is_there = !is_empty && head < group;
-      const float* const row = out + head * kFastDim + 2 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const float2 pair =
-            is_there ? *reinterpret_cast<const float2*>(row + 8 * j) : make_float2(0.0F, 0.0F);
-        before[4 * j + 2 * r] = pair.x;
-        before[4 * j + 2 * r + 1] = pair.y;
-      }
-    }
-  }
-
-  /// Adds a quarter and clears it; the last one also normalises.
+/// One token's merged quarters: maxima and sums in registers, outputs in the result itself. Until
+/// the last quarter they lie there in an order of their own if the token's rows fill the warp's.
+class Merged {
+ public:
+  /// Adds a quarter and clears it; the last one also normalises. `wait` returns once `outputs` are
+  /// there; what was merged before is read meanwhile. `out`: the token's first head of the group.
+  template <class Wait>
   __device__ __forceinline__ void add(Quarter& quarter, float (&outputs)[64], float factor,
-                                      const float (&before)[64], bool is_last, float* out,
-                                      int group) {
+                                      bool is_last, float* out, int group, Wait wait) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
+    if (group != 16) {
+      wait();
+      const Scales scales = take(quarter, factor, is_last);
+      add_rows(scales, outputs, out, group);
+    } else if (is_empty_) {
+      wait();
+      const Scales scales = take(quarter, factor, is_last);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float a = 0;
-      float b = 0;
-      rows[r].add(quarter.maximum[r], quarter.sum(r), factor, a, b);
-      const float normalizer = is_last ? rows[r].normalizer() : 1.0F;
-      const int head = lane / 4 + 8 * r;
-      float* const row = out + head * kFastDim + 2 * (lane & 3);
+      for (int i = 0; i < 64; ++i) outputs[i] = scales.total(outputs[i], 0.0F, i / 2 % 2);
+      write(outputs, is_last, out);
+    } else {
+      float4 before[16];
+#pragma unroll
+      for (int j = 0; j < 16; ++j) before[j] = reinterpret_cast<const float4*>(out)[j * 32 + lane];
+      wait();
+      const Scales scales = take(quarter, factor, is_last);
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
-        float2 total;
-        float& x = outputs[4 * j + 2 * r];
-        float& y = outputs[4 * j + 2 * r + 1];
-        total.x = __fmul_rn(__fmaf_rn(x, b, __fmul_rn(before[4 * j + 2 * r], a)), normalizer);
-        total.y = __fmul_rn(__fmaf_rn(y, b, __fmul_rn(before[4 * j + 2 * r + 1], a)), normalizer);
-        x = 0.0F;
-        y = 0.0F;
-        if (head < group) *reinterpret_cast<float2*>(row + 8 * j) = total;
+        const float4 x = before[j];
+        outputs[4 * j] = scales.total(outputs[4 * j], x.x, 0);
+        outputs[4 * j + 1] = scales.total(outputs[4 * j + 1], x.y, 0);
+        outputs[4 * j + 2] = scales.total(outputs[4 * j + 2], x.z, 1);
+        outputs[4 * j + 3] = scales.total(outputs[4 * j + 3], x.w, 1);
+      }
+      write(outputs, is_last, out);
+    }
+    __syncwarp();  // clears registers once, not at the end of each branch
+#pragma unroll
+    for (int i = 0; i < 64; ++i) outputs[i] = 0.0F;
+    is_empty_ = false;
+  }
+
+ private:
+  /// Of rows lane / 4 and 8 more.
+  struct Scales {
+    float a[2];
+    float b[2];
+    float normalizer[2];
+
+    __device__ __forceinline__ float total(float added, float before, int r) const {
+      return __fmul_rn(__fmaf_rn(added, b[r], __fmul_rn(before, a[r])), normalizer[r]);
+    }
+  };
+
+  __device__ __forceinline__ Scales take(Quarter& quarter, float factor, bool is_last) {
+    Scales scales;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows_[r].add(quarter.maximum[r], quarter.sum(r), factor, scales.a[r], scales.b[r]);
+      scales.normalizer[r] = is_last ? rows_[r].normalizer() : 1.0F;
+    }
+    quarter.reset();
+    return scales;
+  }
+
+  /// 16 rows.
+  __device__ static __forceinline__ void write(const float (&outputs)[64], bool is_last,
+                                               float* out) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    if (is_last) {
+      __syncwarp();  // the other lanes have read theirs
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        *reinterpret_cast<float2*>(out + place(i)) =
+            make_float2(outputs[2 * i], outputs[2 * i + 1]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        reinterpret_cast<float4*>(out)[j * 32 + lane] =
+            make_float4(outputs[4 * j], outputs[4 * j + 1], outputs[4 * j + 2], outputs[4 * j + 3]);
       }
     }
-    is_empty = false;
-    quarter.reset();
   }
+
+  /// Fewer rows, always where they belong.
+  __device__ __forceinline__ void add_rows(const Scales& scales, const float (&outputs)[64],
+                                           float* out, int group) const {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (lane / 4 + i % 2 * 8 >= group) continue;
+      auto* const pair = reinterpret_cast<float2*>(out + place(i));
+      const float2 before = is_empty_ ? make_float2(0.0F, 0.0F) : *pair;
+      *pair = make_float2(scales.total(outputs[2 * i], before.x, i % 2),
+                          scales.total(outputs[2 * i + 1], before.y, i % 2));
+    }
+  }
+
+  /// Where pair i of a lane's accumulators belongs.
+  __device__ static __forceinline__ int place(int i) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    return (lane / 4 + i % 2 * 8) * kFastDim + i / 2 * 8 + 2 * (lane & 3);
+  }
+
+  MergedSoftmax rows_[2];
+  bool is_empty_ = true;
 };
 
 }  // namespace winnow::cuda::attention_prefill

@@ -21,6 +21,14 @@ __device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// cp_async_cg, or 16 bytes of zeros instead.
+__device__ __forceinline__ void cp_async_cg_or_zero(std::uint32_t shared, const void* global,
+                                                    bool reads) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(reads ? 16 : 0)
+               : "memory");
+}
+
 /// low in bits 0 … 15, both nearest even.
 __device__ __forceinline__ std::uint32_t cvt_rn_bf16x2(float low, float high) {
   std::uint32_t pair;
