@@ -12,7 +12,7 @@
 #include "engine/engine_core.h"
 #include "engine/testing/collector.h"
 #include "engine/testing/fake_runner.h"
-#include "engine/testing/g_test.h"
+#include "engine/testing/g_statistic.h"
 
 namespace winnow::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/testing/g_test.h"
+#include "engine/testing/g_statistic.h"
 #include "engine/testing/reference_sampler.h"
 #include "engine/testing/toy_speculation.h"
 

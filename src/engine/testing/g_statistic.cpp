@@ -1,4 +1,4 @@
-#include "engine/testing/g_test.h"
+#include "engine/testing/g_statistic.h"
 
 #include <algorithm>
 #include <cmath>
