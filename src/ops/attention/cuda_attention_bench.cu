@@ -247,15 +247,7 @@ void check(const Case& c, cudaStream_t stream) {
   const double tolerance = c.dtype == CacheDType::kBF16 ? 5e-3 : 6e-4;
   double worst = 0;
   for (std::int64_t h = 0; h < heads; ++h) {
-    double error = 0;
-    double norm = 0;
-    for (std::int64_t i = h * 128; i < (h + 1) * 128; ++i) {
-      const double e = expected[static_cast<std::size_t>(i)];
-      const double d = static_cast<double>(out[static_cast<std::size_t>(i)]) - e;
-      error += d * d;
-      norm += e * e;
-    }
-    const double relative = std::sqrt(error / norm);
+    const double relative = relative_error(out.data() + h * 128, expected.data() + h * 128, 128);
     if (!(relative < tolerance) && ++num_failures <= 12) {
       std::printf("FAIL %s R%d Q%d %d head row %lld: relative error %.3g\n", name_of(c), c.requests,
                   c.tokens, c.context, static_cast<long long>(h), relative);

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +93,18 @@ inline double median_us(cudaStream_t stream, int launches, const std::function<v
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
   return 1e3 * static_cast<double>(times[static_cast<std::size_t>(repeats / 2)]) / launches;
+}
+
+/// |out - expected| / |expected| of one row.
+inline double relative_error(const float* out, const double* expected, std::int64_t count) {
+  double error = 0;
+  double norm = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double d = static_cast<double>(out[i]) - expected[i];
+    error += d * d;
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(error / norm);
 }
 
 /// What a device-to-device copy reaches on an H200, read plus written: the ceiling of all floors.

@@ -195,15 +195,7 @@ void check(const Case& c, cudaStream_t stream) {
   const auto quarters = run(p.args, 4, stream);
   double worst = 0;
   for (std::int64_t h = 0; h < heads; ++h) {
-    double error = 0;
-    double norm = 0;
-    for (std::int64_t i = h * 128; i < (h + 1) * 128; ++i) {
-      const double e = expected[static_cast<std::size_t>(i)];
-      const double d = static_cast<double>(whole[static_cast<std::size_t>(i)]) - e;
-      error += d * d;
-      norm += e * e;
-    }
-    const double relative = std::sqrt(error / norm);
+    const double relative = relative_error(whole.data() + h * 128, expected.data() + h * 128, 128);
     if (!(relative < kTolerance) && ++num_failures <= 8) {
       std::printf("FAIL R%d K%d %d head row %lld: relative error %.3g\n", c.requests, c.tokens,
                   c.context, static_cast<long long>(h), relative);
