@@ -44,7 +44,6 @@ constexpr int kRankerThreads = 128;
 constexpr int kThreads = kConsumerThreads + kProducerThreads + kRankerThreads;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
 constexpr int kProducerWarps = kProducerThreads / 32;
-constexpr int kRankerWarps = kRankerThreads / 32;
 constexpr int kScoreStages = 4;
 constexpr int kProducerBarrier = 1;
 constexpr int kRankerBarrier = 2;
@@ -186,9 +185,7 @@ __device__ void produce(const KernelArgs& k, const TokenTile& tile, const Shared
     convert(shared.raw + raw.slot * page_bytes(F), shared.table,
             shared.operands + place.slot * kOperandBytes);
     ptx::fence_proxy_async();
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->full[place.slot]));
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->full[place.slot]));
     raw.advance();
     place.advance();
   }
@@ -268,10 +265,8 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
     best = maxima(second, 1, block);
     out[64 * 4] = best.x;
     out[72 * 4] = best.y;
-    __syncwarp();
-    if (lane == 0) {
-      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->scored[score_place.slot]));
-    }
+    // Every lane for itself: racecheck does not follow writes that another lane publishes.
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->scored[score_place.slot]));
     place.advance();
     score_place.advance();
   }
@@ -302,10 +297,7 @@ __device__ void rank(const KernelArgs& k, const TokenTile& tile, const Shared& s
       const float4 parts = shared.scores[place.slot * kTileRows + thread + i * kRankerThreads];
       scores[i] = fmaxf(fmaxf(parts.x, parts.y), fmaxf(parts.z, parts.w));
     }
-    __syncwarp();
-    if ((thread & 31) == 0) {
-      ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->ranked[place.slot]));
-    }
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->ranked[place.slot]));
 #pragma unroll
     for (int i = 0; i < kRowsPerRanker; ++i) rows[i].offer(scores[i], block);
     place.advance();
@@ -334,12 +326,13 @@ __global__ void __launch_bounds__(kThreads, 1) sm90_index_prefill(const KernelAr
     for (int i = 0; i < Pipe::kRawStages; ++i)
       ptx::mbarrier_init(ptx::shared_address(&barriers.raw_full[i]), 1);
     for (int i = 0; i < Pipe::kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]), kIsPrepared ? 1 : kProducerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.full[i]),
+                         kIsPrepared ? 1 : kProducerThreads);
       ptx::mbarrier_init(ptx::shared_address(&barriers.empty[i]), kConsumerWarps);
     }
     for (int i = 0; i < kScoreStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&barriers.scored[i]), kConsumerWarps);
-      ptx::mbarrier_init(ptx::shared_address(&barriers.ranked[i]), kRankerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.scored[i]), kConsumerThreads);
+      ptx::mbarrier_init(ptx::shared_address(&barriers.ranked[i]), kRankerThreads);
     }
     ptx::fence_mbarrier_init();
   }
