@@ -25,18 +25,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kTarget = fs::path(WINNOW_SOURCE_DIR) / "tests/golden/nano-text";
-const fs::path kDrafter = fs::path(WINNOW_SOURCE_DIR) / "tests/golden/nano-drafter";
+const fs::path kGolden = fs::path(WINNOW_SOURCE_DIR) / "tests/golden";
+
+/// A target, the folder that holds dspark/, and where the reference's outputs are.
+struct Trio {
+  fs::path target, drafter, golden;
+  std::int64_t max_positions = 0;
+};
+const Trio kNano = {.target = kGolden / "nano-text",
+                    .drafter = kGolden / "nano-drafter",
+                    .golden = kGolden / "nano-drafter",
+                    .max_positions = 256};
+const Trio kTrained = {.target = kGolden / "../../models/winnow-tiny",
+                       .drafter = kGolden / "../../models/winnow-tiny",
+                       .golden = kGolden / "tiny-drafter",
+                       .max_positions = 512};
 constexpr std::int32_t kBlockTokens = 16;
 constexpr std::int32_t kRows = 64;
 constexpr std::int32_t kBlock = 7;
-constexpr std::int64_t kHidden = 128;
 constexpr std::int64_t kVocab = 512;
 
 /// Tensors of golden.safetensors.
 class GoldenFile {
  public:
-  GoldenFile() : file_(kDrafter / "golden.safetensors") {}
+  explicit GoldenFile(const fs::path& folder) : file_(folder / "golden.safetensors") {}
   std::span<const float> floats(const char* name) const { return values<float>(name); }
   std::span<const std::int32_t> integers(const char* name) const {
     return values<std::int32_t>(name);
@@ -56,11 +68,13 @@ class GoldenFile {
 /// are written.
 class Fixture {
  public:
-  Fixture(const ops::Backend& backend, CacheDType dtype)
-      : config_(read_model_config(kTarget)),
-        checkpoint_(kTarget),
+  Fixture(const ops::Backend& backend, CacheDType dtype, const Trio& trio = kNano)
+      : golden_(trio.golden),
+        config_(read_model_config(trio.target)),
+        checkpoint_(trio.target),
         target_(pack_weights(checkpoint_, load_weights(checkpoint_, config_), backend)),
-        loaded_(load_drafter(kDrafter, config_, target_.shared_tables(), backend, 256)),
+        loaded_(load_drafter(trio.drafter, config_, target_.shared_tables(), backend,
+                             trio.max_positions)),
         layout_({.num_layers = 1,
                  .index_layers = {},
                  .num_kv_heads = 1,
@@ -189,9 +203,16 @@ double error_of(std::span<const float> expected, std::span<const float> actual) 
 
 constexpr double kTolerance = 1e-4;
 
-TEST(MinimaxDrafter, ContextEqualsTheReference) {
+class MinimaxDrafterReference : public ::testing::TestWithParam<const Trio*> {};
+INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterReference, ::testing::Values(&kNano, &kTrained),
+                         [](const auto& tested) {
+                           return tested.param == &kNano ? std::string("random")
+                                                         : std::string("trained");
+                         });
+
+TEST_P(MinimaxDrafterReference, HasTheSameContext) {
   for_each_drafting_backend([](const ops::Backend& backend, const ops::OpContext& context) {
-    Fixture fixture(backend, CacheDType::kF32);
+    Fixture fixture(backend, CacheDType::kF32, *GetParam());
     fixture.insert_all(context);
     std::vector<float> keys, values;
     const auto lengths = fixture.golden().integers("context_length");
@@ -210,17 +231,18 @@ TEST(MinimaxDrafter, ContextEqualsTheReference) {
   });
 }
 
-TEST(MinimaxDrafter, DraftEqualsTheReference) {
+TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
   for_each_drafting_backend([](const ops::Backend& backend, const ops::OpContext& context) {
-    Fixture fixture(backend, CacheDType::kF32);
+    Fixture fixture(backend, CacheDType::kF32, *GetParam());
     MinimaxDrafter& drafter = fixture.drafter();
     const GoldenFile& golden = fixture.golden();
     fixture.insert_all(context);
     const auto requests = fixture.requests();
     const std::size_t count = requests.size();
     drafter.draft(context, requests, kBlock, fixture.cache());
-    const std::span logits(drafter.logits(), count * kBlock * kVocab);
-    EXPECT_LE(error_of(golden.floats("hidden"), {drafter.hidden(), count * kBlock * kHidden}),
+    const std::size_t vocab = golden.floats("logits").size() / count / kBlock;
+    const std::span logits(drafter.logits(), count * kBlock * vocab);
+    EXPECT_LE(error_of(golden.floats("hidden"), {drafter.hidden(), golden.floats("hidden").size()}),
               kTolerance);
     EXPECT_LE(error_of(golden.floats("logits"), logits), kTolerance);
 
@@ -232,7 +254,7 @@ TEST(MinimaxDrafter, DraftEqualsTheReference) {
       drafter.step(context, slot, previous, confidence);
       for (std::size_t s = 0; s < count; ++s) {
         const std::size_t at = s * kBlock + static_cast<std::size_t>(slot);
-        const auto row = logits.subspan(at * kVocab, kVocab);
+        const auto row = logits.subspan(at * vocab, vocab);
         EXPECT_NEAR(confidence[s], golden.floats("confidence")[at], kTolerance) << s << " " << slot;
         previous[s] = static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
         EXPECT_EQ(previous[s], golden.integers("tokens")[at]) << s << " " << slot;
