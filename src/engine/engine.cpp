@@ -20,9 +20,10 @@ class Engine::Impl {
     publish();
     std::promise<void> is_prepared;
     std::future<void> prepared = is_prepared.get_future();
-    thread_ = std::thread([this, &is_prepared] {
+    // The promise is the thread's: telling may outlast the waiting.
+    thread_ = std::thread([this, done = std::move(is_prepared)]() mutable {
       core_.prepare();
-      is_prepared.set_value();
+      done.set_value();
       run();
     });
     prepared.wait();
