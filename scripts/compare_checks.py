@@ -5,9 +5,9 @@ usage: compare_checks.py exact|near EXPECTED ACTUAL
 Both ran on the same checkpoint, prompt and cache dtype. With quantised caches neither is near the
 golden outputs, which were made without; but the CPU backends are the reference's bits, so a device
 with the same bits has the same errors to the last printed digit. `exact` wants that. `near` is for
-tensor cores, whose inputs are rounded to BF16: root mean squared errors may exceed the CPU's by half
+tensor cores, whose inputs are rounded to BF16: the median row's error may exceed the CPU's by half
 and VALUE_SLACK, choices by half and CHOICE_SLACK. The largest error says nothing there: where a
-near-tie chooses another expert, one token is far off.
+near-tie chooses another block or expert, one token is far off.
 Prints one line; exits 1 when the reports differ by more.
 """
 
@@ -15,8 +15,8 @@ import pathlib
 import re
 import sys
 
-VALUE_SLACK = 0.01  # of the root mean square: a few BF16 roundings deep, and a few flipped choices
-CHOICE_SLACK = 0.05  # random weights, so many near-ties; BF16 caches alone flip 0.02
+VALUE_SLACK = 0.01  # of a row's root mean square: a few BF16 roundings deep
+CHOICE_SLACK = 0.08  # random weights, so many near-ties; BF16 caches alone flip 0.02, FP8 ones 0.2
 
 VALUE = re.compile(r"^(\S.*?) {2,}(\S+ +\S+ +(\S+)) {3}(?:ok|FAILED)$")
 CHOICE = re.compile(r"^(\S.*?) {2,}(\d+) of (\d+) differ.* {3}(?:ok|FAILED)$")
@@ -47,7 +47,7 @@ def main() -> int:
         if shown != reference_shown if mode == "exact" else not near:
             print(f"{name}: {shown}, CPU {reference_shown}")
             return 1
-    print(f"{len(actual)} lines, logits {actual['logits'][0]}, CPU {expected['logits'][0]} rms")
+    print(f"{len(actual)} lines, logits {actual['logits'][0]}, CPU {expected['logits'][0]} median")
     return 0
 
 

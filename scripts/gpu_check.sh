@@ -111,23 +111,29 @@ check_kernels() {
 # with any cache dtype the device must match the CPU as scripts/compare_checks.py says. A prompt cut
 # into chunks must give the report of the whole one.
 check_golden() {
-  local model dtype name cases=() pids=()
+  local model dtype cases=() pids=()
   for model in nano-text m3-heads winnow-tiny; do
     [ -f "$(model_folder "$model")/config.json" ] ||
       { add_row golden "$model" 1 "no $(model_folder "$model")"; continue; }
     for dtype in fp32 bf16 fp8 nvfp4 nvfp4/e4m3; do
       check_golden_case "$model" "$dtype" &
       pids+=($!) cases+=("$model $dtype")
-      [ $((${#pids[@]} % 4)) -ne 0 ] || wait "${pids[@]}"
+      [ "${#pids[@]}" -lt 4 ] || finish_golden_cases
     done
   done
-  wait "${pids[@]}"
+  finish_golden_cases
+}
+
+# Waits for the cases under way and reports them; their files' lines are "backend status figure".
+finish_golden_cases() {
+  local name backend status figure
+  [ "${#pids[@]}" -eq 0 ] || wait "${pids[@]}"
   for name in "${cases[@]}"; do
-    # Every line is "backend status figure".
     while read -r backend status figure; do
       add_row golden "$name $backend" "$status" "$figure"
     done <"$(log_of golden "$name" verdicts)"
   done
+  pids=() cases=()
 }
 
 model_folder() {

@@ -158,7 +158,7 @@ CheckReport check_model(const std::filesystem::path& folder, const CheckOptions&
 
 std::string CheckReport::text() const {
   std::string out =
-      fmt::format("{}\n{:<24}{:>14}{:>14}{:>14}\n", title, "", "max error", "relative", "rms");
+      fmt::format("{}\n{:<24}{:>14}{:>14}{:>14}\n", title, "", "max error", "relative", "median");
   for (const CheckLine& line : lines) {
     const char* const verdict = line.passed ? "ok" : "FAILED";
     if (line.is_choice) {
@@ -169,7 +169,7 @@ std::string CheckReport::text() const {
           fmt::format("{} of {} differ{}", line.num_different, line.num_compared, ties), verdict);
     } else {
       out += fmt::format("{:<24}{:>14.3e}{:>14.3e}{:>14.3e}   {}\n", line.what, line.max_error,
-                         line.relative_error, line.rms_error, verdict);
+                         line.relative_error, line.median_error, verdict);
     }
   }
   out += fmt::format("{} in {:.2f} s\n", passed ? "passed" : "FAILED", seconds);

@@ -26,12 +26,12 @@ struct CheckOptions {
 /// One compared quantity.
 struct CheckLine {
   std::string what;  // "logits", "hidden.3", "blocks.3", …
-  /// Largest |ours - reference|, that over the largest |reference|, and the root of the mean
-  /// squared error over the reference's root mean square (one flipped expert moves it little); for
+  /// Largest |ours - reference|, that over the largest |reference|, and the median over rows of a
+  /// row's root mean squared error over its reference (a few flipped experts do not move it); for
   /// values.
   double max_error = 0.0;
   double relative_error = 0.0;
-  double rms_error = 0.0;
+  double median_error = 0.0;
   /// For choices: how many were compared, how many differ, and how many of those only swap members
   /// whose scores tie within the tolerance.
   std::int64_t num_compared = 0;

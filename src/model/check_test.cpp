@@ -125,7 +125,7 @@ TEST(Comparison, RelativeErrorIsOfTheLargestReferenceMagnitude) {
   const CheckLine line = values.line("x", 0.25);
   EXPECT_EQ(line.max_error, 1.0);
   EXPECT_EQ(line.relative_error, 0.25);
-  EXPECT_DOUBLE_EQ(line.rms_error, std::sqrt(1.25 / 18.25));
+  EXPECT_DOUBLE_EQ(line.median_error, std::sqrt(1.25 / 18.25));
   EXPECT_TRUE(line.passed);
   EXPECT_FALSE(values.line("x", 0.24).passed);
 }

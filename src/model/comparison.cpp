@@ -9,16 +9,32 @@
 
 namespace winnow {
 
+namespace {
+
+/// The upper one of two middle values; 0 of nothing.
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace
+
 void ValueComparison::add(std::span<const float> ours, std::span<const float> reference) {
   WINNOW_ASSERT(ours.size() == reference.size(), "equal sizes", ours.size(), reference.size());
+  double squared_error = 0.0;
+  double squared_reference = 0.0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double error = std::abs(double{ours[i]} - double{reference[i]});
     max_error_ =
         std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(max_error_, error);
     magnitude_ = std::max(magnitude_, std::abs(double{reference[i]}));
-    squared_error_ += error * error;
-    squared_magnitude_ += double{reference[i]} * double{reference[i]};
+    squared_error += error * error;
+    squared_reference += double{reference[i]} * double{reference[i]};
   }
+  const double row = squared_error == 0.0 ? 0.0 : std::sqrt(squared_error / squared_reference);
+  row_errors_.push_back(std::isnan(row) ? std::numeric_limits<double>::infinity() : row);
 }
 
 CheckLine ValueComparison::line(std::string what, double tolerance) const {
@@ -26,7 +42,7 @@ CheckLine ValueComparison::line(std::string what, double tolerance) const {
   return {.what = std::move(what),
           .max_error = max_error_,
           .relative_error = relative,
-          .rms_error = squared_error_ == 0.0 ? 0.0 : std::sqrt(squared_error_ / squared_magnitude_),
+          .median_error = median_of(row_errors_),
           .passed = relative <= tolerance};
 }
 

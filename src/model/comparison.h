@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/check.h"
 
@@ -10,6 +11,7 @@ namespace winnow {
 
 class ValueComparison {
  public:
+  /// One row.
   void add(std::span<const float> ours, std::span<const float> reference);
   /// Passed when the error stays within `tolerance` of the largest reference magnitude; a NaN
   /// fails.
@@ -18,8 +20,7 @@ class ValueComparison {
  private:
   double max_error_ = 0.0;
   double magnitude_ = 0.0;
-  double squared_error_ = 0.0;
-  double squared_magnitude_ = 0.0;
+  std::vector<double> row_errors_;  // each relative to its reference
 };
 
 class ChoiceComparison {
