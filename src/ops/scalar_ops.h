@@ -41,8 +41,9 @@ void draft_attention(const ops::OpContext& context, const ops::DraftAttentionPar
 
 // Pieces that other reference operations are made of; none touches the context's scratch.
 
-/// One row: out = x · rsqrt(mean(x²) + eps) · (1 + weight). out may be x.
-void rms_norm_row(const float* x, const float* weight, float eps, std::int64_t width, float* out);
+/// One row: out = x · rsqrt(mean(x²) + eps) · (offset + weight). out may be x.
+void rms_norm_row(const float* x, const float* weight, float offset, float eps, std::int64_t width,
+                  float* out);
 
 /// Floats that mlp_in() needs of `workspace` for up to kMlpChunk tokens at a time.
 inline constexpr std::int64_t kMlpChunk = 64;

@@ -19,6 +19,7 @@ constexpr int kHeadsOfBlock = 4;  // a warp each
 struct InsertParams {
   const float* projected = nullptr;
   const float* k_norm = nullptr;
+  float norm_offset = 0.0F;
   float eps = 0.0F;
   ops::RopeTable rope;
   int half = 0;  // of the rotated dims
@@ -51,7 +52,7 @@ __global__ void exact_draft_insert(const InsertParams params) {
   const std::int32_t position = params.batch.positions[token];
   if (is_key) {
     finish_head(head, params.k_norm + layer * params.dim, params.dim, position, params.eps,
-                params.rope, params.half);
+                params.rope, params.half, params.norm_offset);
   }
   const int block_tokens = params.planes.block_tokens;
   std::byte* const pool_row =
@@ -65,6 +66,7 @@ struct HeadsParams {
   float* qkv = nullptr;
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
+  float norm_offset = 0.0F;
   float eps = 0.0F;
   ops::RopeTable rope;
   ops::AttentionShape shape;
@@ -83,7 +85,8 @@ __global__ void exact_draft_heads(const HeadsParams params) {
       (std::int64_t{blockIdx.x} * (shape.num_heads + 2 * shape.num_kv_heads) + number) * dim;
   float* const head = copy_head(place, dim, staged);
   finish_head(head, number < shape.num_heads ? params.q_norm : params.k_norm, dim,
-              params.positions[blockIdx.x], params.eps, params.rope, shape.rotary_dim / 2);
+              params.positions[blockIdx.x], params.eps, params.rope, shape.rotary_dim / 2,
+              params.norm_offset);
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) place[d] = head[d];
 }
 
@@ -103,6 +106,7 @@ void draft_insert(const ops::OpContext& context, const ops::DraftInsertParams& p
   const InsertParams kernel{
       .projected = params.projected,
       .k_norm = params.k_norm,
+      .norm_offset = params.norm_offset,
       .eps = params.eps,
       .rope = params.rope,
       .half = params.shape.rotary_dim / 2,
@@ -128,6 +132,7 @@ void draft_heads(const ops::OpContext& context, const ops::DraftHeadsParams& par
       HeadsParams{.qkv = params.qkv,
                   .q_norm = params.q_norm,
                   .k_norm = params.k_norm,
+                  .norm_offset = params.norm_offset,
                   .eps = params.eps,
                   .rope = params.rope,
                   .shape = params.shape,

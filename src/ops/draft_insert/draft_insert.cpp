@@ -37,7 +37,7 @@ template <typename Params>
 void finish_head(const ops::NormKernels& kernels, const Params& params, const float* norm,
                  std::int64_t position, float* head) {
   const std::int64_t half = params.shape.rotary_dim / 2;
-  kernels.rms_norm_row(head, norm, params.eps, params.shape.head_dim, head);
+  kernels.rms_norm_row(head, norm, params.norm_offset, params.eps, params.shape.head_dim, head);
   kernels.rotate(params.rope.cos + position * half, params.rope.sin + position * half, half, head);
 }
 

@@ -1,6 +1,6 @@
 // What the DSpark drafter does with projected heads (spec/speculative.md 2.1 and 2.3): norm and
 // RoPE, then the context's K and V go to the drafter's planes of the cache, the block's stay where
-// they are. The projections themselves are `linear`.
+// they are. The projections themselves are `linear`. `norm_offset` is rms_norm.h's offset.
 //
 // Numerics: norm as rms_norm.h over head_dim; RoPE as qkv_insert: of each pair (a, b) = (x[j],
 // x[j + rotary_dim / 2]), fma(-b, sin, a · cos) and fma(a, sin, b · cos); V is left as it is. A
@@ -18,6 +18,7 @@ namespace winnow::ops {
 struct DraftInsertParams {
   const float* projected = nullptr;  // [num_tokens][num_layers][K heads, then V heads][head_dim]
   const float* k_norm = nullptr;     // [num_layers][head_dim]
+  float norm_offset = 1.0F;
   float eps = 1e-6F;
   RopeTable rope;
   AttentionShape shape;  // num_kv_heads, head_dim and rotary_dim are read
@@ -31,6 +32,7 @@ struct DraftHeadsParams {
   float* qkv = nullptr;           // [num_tokens][q heads, k heads, v heads][head_dim]
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;  // [head_dim]
+  float norm_offset = 1.0F;
   float eps = 1e-6F;
   RopeTable rope;
   AttentionShape shape;

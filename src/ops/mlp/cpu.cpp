@@ -25,7 +25,8 @@ void activate(const Kernels& kernels, const ops::MlpParams& block, const Buffers
   const std::int64_t width = block.weights.down->cols();
   const float* const gate = buffers.gate_up + token * 2 * width;
   kernels.table.mlp->activate(gate, gate + width, width, block.constants.alpha,
-                              block.constants.limit, buffers.activation + token * width);
+                              block.constants.limit, block.constants.offset,
+                              buffers.activation + token * width);
 }
 
 void activate_all(const Kernels& kernels, const ops::OpContext& context,

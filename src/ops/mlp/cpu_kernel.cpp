@@ -6,26 +6,28 @@ namespace winnow::ops::WINNOW_ISA {
 namespace {
 
 /// Sixteen activations; min and max return their second operand for NaN, as mlp.h asks.
-[[gnu::always_inline]] inline Vec activation(Vec gate, Vec up, Vec alpha, Vec limit) {
+[[gnu::always_inline]] inline Vec activation(Vec gate, Vec up, Vec alpha, Vec limit, Vec offset) {
   const Vec one = broadcast(1.0F);
   const Vec g = min(gate, limit);
   const Vec u = max(min(up, limit), negate(limit));
   const Vec a = div(g, add(one, exp(negate(mul(alpha, g)))));
-  return mul(add(u, one), a);
+  return mul(add(u, offset), a);
 }
 
 void activate(const float* gate, const float* up, int64_t count, float alpha, float limit,
-              float* out) {
+              float offset, float* out) {
   const Vec alphas = broadcast(alpha);
   const Vec limits = broadcast(limit);
+  const Vec offsets = broadcast(offset);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    store(out + i, activation(load(gate + i), load(up + i), alphas, limits));
+    store(out + i, activation(load(gate + i), load(up + i), alphas, limits, offsets));
   }
   if (i < count) {
     const int64_t left = count - i;
-    store_first(out + i, left,
-                activation(load_first(gate + i, left), load_first(up + i, left), alphas, limits));
+    store_first(
+        out + i, left,
+        activation(load_first(gate + i, left), load_first(up + i, left), alphas, limits, offsets));
   }
 }
 

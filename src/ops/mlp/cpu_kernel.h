@@ -8,7 +8,7 @@ namespace winnow::ops {
 struct MlpKernels {
   /// out[i] = activation of gate[i] and up[i] (mlp.h).
   void (*activate)(const float* gate, const float* up, int64_t count, float alpha, float limit,
-                   float* out);
+                   float offset, float* out);
   /// x[i] = fast_sigmoid(x[i]).
   void (*sigmoid)(float* x, int64_t count);
   /// routed[i] = fma(weight, output[i], routed[i]).

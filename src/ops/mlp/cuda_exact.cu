@@ -27,7 +27,7 @@ __global__ void exact_activate(const float* gate_up, std::int64_t count, std::in
   const float capped = up < limit ? up : limit;
   const float u = capped > -limit ? capped : -limit;
   const float a = g / (1.0F + ops::fast_exp(-(constants.alpha * g)));
-  out[at] = (u + 1.0F) * a;
+  out[at] = (u + constants.offset) * a;
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ struct CUstream_st;
 
 namespace winnow::cuda::exact {
 
-/// out[i] = (u + 1) · g · sigmoid(alpha · g) for `num_rows` rows of gates beside ups, as mlp.h.
+/// out[i] = (u + offset) · g · sigmoid(alpha · g) for `num_rows` rows of gates beside ups, as
+/// mlp.h.
 void activate(CUstream_st* stream, const float* gate_up, std::int64_t num_rows, std::int64_t width,
               ops::SwigluConstants constants, float* out);
 

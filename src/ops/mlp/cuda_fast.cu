@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) sm90_activate(const ActivateParams p
   const float capped = up < limit ? up : limit;
   const float u = capped > -limit ? capped : -limit;
   const float a = g / (1.0F + ops::fast_exp(-(p.constants.alpha * g)));
-  p.out[at] = (u + 1.0F) * a;
+  p.out[at] = (u + p.constants.offset) * a;
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// y (+)= Wdown · ((u + 1) · g · sigmoid(alpha · g)), g = min(Wgate·h, limit), u = clamp(Wup·h,
-// ±limit) (spec/model.md 3.11): the dense MLP, the shared expert and each routed expert.
+// y (+)= Wdown · ((u + offset) · g · sigmoid(alpha · g)), g = min(Wgate·h, limit), u = clamp(Wup·h,
+// ±limit) (spec/model.md 3.11): the dense MLP, the shared expert and each routed expert. With alpha
+// 1, offset 0 and an infinite limit it is Qwen3's silu(gate) · up.
 //
 // Numerics: both products as in linear.h. Per element, one fp32 rounding a step:
 // g = gate < limit ? gate : limit; u = up < limit ? up : limit, then u > -limit ? u : -limit;
-// a = g / (1 + fast_exp(-(alpha · g))); activation = (u + 1) · a.
+// a = g / (1 + fast_exp(-(alpha · g))); activation = (u + offset) · a.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace winnow::ops {
 
 struct SwigluConstants {
   float alpha = 0.0F;
-  float limit = 0.0F;
+  float limit = 0.0F;   // above 0; may be infinite
+  float offset = 1.0F;  // added to up
 };
 
 /// One feed-forward block. gate_up holds gate's rows, then up's.

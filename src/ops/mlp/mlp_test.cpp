@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/testing/backends.h"
 #include "ops/testing/compare_bits.h"
@@ -58,7 +59,9 @@ struct MlpCase {
   std::vector<float> before;
 };
 
-std::vector<double> formula(const MlpCase& c, double alpha, double limit) {
+std::vector<double> formula(const MlpCase& c, const SwigluConstants& constants) {
+  const double alpha = constants.alpha;
+  const double limit = constants.limit;
   std::vector<double> y;
   for (std::int64_t t = 0; t < c.shape.num_tokens; ++t) {
     std::vector<double> activation;
@@ -72,7 +75,7 @@ std::vector<double> formula(const MlpCase& c, double alpha, double limit) {
       }
       const double g = std::min(gate, limit);
       const double u = std::clamp(up, -limit, limit);
-      activation.push_back((u + 1.0) * g / (1.0 + std::exp(-alpha * g)));
+      activation.push_back((u + constants.offset) * g / (1.0 + std::exp(-alpha * g)));
     }
     for (std::int64_t n = 0; n < c.shape.hidden; ++n) {
       double sum = 0.0;
@@ -103,15 +106,21 @@ TEST(Mlp, EveryBackendEqualsTheReference) {
 
 // Fault C4: activation constants that one path does not pass on.
 TEST(Mlp, UnusualActivationConstantsReachEveryBackend) {
+  constexpr SwigluConstants kSilu{
+      .alpha = 1.0F, .limit = std::numeric_limits<float>::infinity(), .offset = 0.0F};
+  testing::TestContext reference(1);
   testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
     for (const QuantScheme scheme : testing::kAllSchemes) {
       const MlpCase c({scheme, 3, 64, 96}, 250);
       SCOPED_TRACE(c.random.describe());
-      for (const SwigluConstants constants : {SwigluConstants{.alpha = 1.1F, .limit = 0.5F},
-                                              SwigluConstants{.alpha = 1.702F, .limit = 7.0F}}) {
+      for (const SwigluConstants constants :
+           {SwigluConstants{.alpha = 1.1F, .limit = 0.5F},
+            SwigluConstants{.alpha = 1.702F, .limit = 7.0F}, kSilu}) {
         const auto y = c.run(backend, context, false, constants);
-        const auto expected = formula(c, constants.alpha, constants.limit);
+        const auto expected = formula(c, constants);
         for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 1e-4);
+        ASSERT_TRUE(testing::bits_equal(
+            c.run(make_scalar_backend(), reference.get(), false, constants), y, {3, 64}));
       }
     }
   });

@@ -9,7 +9,7 @@
 namespace winnow::scalar {
 namespace {
 
-/// out[i] = (u + 1) · g · sigmoid(alpha · g); gate_up holds `width` gates, then as many ups.
+/// out[i] = (u + offset) · g · sigmoid(alpha · g); gate_up holds `width` gates, then as many ups.
 WINNOW_FMA_CLONES
 void activate_row(const float* gate_up, std::int64_t width, ops::SwigluConstants constants,
                   float* out) {
@@ -21,7 +21,7 @@ void activate_row(const float* gate_up, std::int64_t width, ops::SwigluConstants
     const float capped = up < limit ? up : limit;
     const float u = capped > -limit ? capped : -limit;
     const float a = g / (1.0F + ops::fast_exp(-(constants.alpha * g)));
-    out[i] = (u + 1.0F) * a;
+    out[i] = (u + constants.offset) * a;
   }
 }
 

@@ -27,8 +27,9 @@ const MatrixPart* router_part(const ops::MoeParams& params) {
 }
 
 bool is_fast(const ops::MoeParams& params, const CudaExperts& experts) {
-  return router_part(params) != nullptr && is_whole(experts.hidden()) &&
-         is_whole(experts.width()) && (!experts.has_shared() || is_whole(experts.shared_width())) &&
+  return params.constants.offset == 1.0F && router_part(params) != nullptr &&
+         is_whole(experts.hidden()) && is_whole(experts.width()) &&
+         (!experts.has_shared() || is_whole(experts.shared_width())) &&
          experts.num_experts() <= fast_moe::kMaxExperts && params.top_k <= fast_moe::kMaxTopK &&
          params.router->rows() == experts.num_experts() &&
          std::ranges::all_of(experts.host(), [](const DeviceMlp& mlp) { return fits(mlp); });

@@ -71,7 +71,7 @@ class TokenInsert {
   }
 
   void norm_and_rotate(const float* weight, int dim, float* head) const {
-    kernels_.table.norm->rms_norm_row(head, weight, params_.eps, dim, head);
+    kernels_.table.norm->rms_norm_row(head, weight, 1.0F, params_.eps, dim, head);
     kernels_.table.norm->rotate(cos_, sin_, params_.shape.rotary_dim / 2, head);
   }
 

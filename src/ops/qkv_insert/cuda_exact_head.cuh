@@ -10,14 +10,16 @@
 
 namespace winnow::cuda::exact {
 
-/// Norm, then RoPE of the first 2 · half dims; `head` is this warp's copy in shared memory.
+/// Norm by offset + norm, then RoPE of the first 2 · half dims; `head` is this warp's copy in
+/// shared memory.
 __device__ inline void finish_head(float* head, const float* norm, int dim, std::int64_t position,
-                                   float eps, const ops::RopeTable& rope, int half) {
+                                   float eps, const ops::RopeTable& rope, int half,
+                                   float offset = 1.0F) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float sum = square_sum16(head, dim);
   const float inverse = 1.0F / sqrtf(sum / static_cast<float>(dim) + eps);
   __syncwarp();
-  for (int d = lane; d < dim; d += 32) head[d] = (head[d] * inverse) * (1.0F + norm[d]);
+  for (int d = lane; d < dim; d += 32) head[d] = (head[d] * inverse) * (offset + norm[d]);
   __syncwarp();
   const float* const cos = rope.cos + position * half;
   const float* const sin = rope.sin + position * half;

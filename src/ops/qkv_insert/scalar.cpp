@@ -17,7 +17,7 @@ constexpr std::int64_t kQkvChunk = 64;
 /// Norm and RoPE of one head, in place; norm and rotation share head_dim `dim`.
 void finish_head(float* head, const float* norm, std::int32_t dim, std::int64_t position,
                  const ops::QkvInsertParams& params) {
-  rms_norm_row(head, norm, params.eps, dim, head);
+  rms_norm_row(head, norm, 1.0F, params.eps, dim, head);
   const std::int32_t half = params.shape.rotary_dim / 2;
   const float* const cos = params.rope.cos + position * half;
   const float* const sin = params.rope.sin + position * half;

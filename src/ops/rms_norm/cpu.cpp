@@ -13,8 +13,8 @@ constexpr std::int64_t kParallelValues = 32 * 1024;
 void rms_norm(const Kernels& kernels, const ops::OpContext& context,
               const ops::RmsNormParams& params) {
   const auto run = [&](std::int64_t row, int) {
-    kernels.table.norm->rms_norm_row(params.x + row * params.width, params.weight, params.eps,
-                                     params.width, params.out + row * params.width);
+    kernels.table.norm->rms_norm_row(params.x + row * params.width, params.weight, params.offset,
+                                     params.eps, params.width, params.out + row * params.width);
   };
   if (params.num_rows * params.width < kParallelValues) {
     for (std::int64_t row = 0; row < params.num_rows; ++row) run(row, 0);

@@ -5,7 +5,8 @@
 namespace winnow::ops::WINNOW_ISA {
 namespace {
 
-void rms_norm_row(const float* x, const float* weight, float eps, int64_t width, float* out) {
+void rms_norm_row(const float* x, const float* weight, float offset, float eps, int64_t width,
+                  float* out) {
   Vec lanes = zero();
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes) {
@@ -19,14 +20,14 @@ void rms_norm_row(const float* x, const float* weight, float eps, int64_t width,
   }
   const float mean = sum_lanes(lanes) / static_cast<float>(width);
   const Vec inverse = broadcast(1.0F / __builtin_sqrtf(mean + eps));
-  const Vec one = broadcast(1.0F);
+  const Vec offsets = broadcast(offset);
   for (i = 0; i + kLanes <= width; i += kLanes) {
-    store(out + i, mul(mul(load(x + i), inverse), add(one, load(weight + i))));
+    store(out + i, mul(mul(load(x + i), inverse), add(offsets, load(weight + i))));
   }
   if (i < width) {
     const int64_t left = width - i;
     const Vec v = mul(load_first(x + i, left), inverse);
-    store_first(out + i, left, mul(v, add(one, load_first(weight + i, left))));
+    store_first(out + i, left, mul(v, add(offsets, load_first(weight + i, left))));
   }
 }
 

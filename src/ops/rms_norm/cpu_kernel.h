@@ -6,8 +6,9 @@
 namespace winnow::ops {
 
 struct NormKernels {
-  /// out = (x · 1/sqrt(mean(x²) + eps)) · (1 + weight); out may be x.
-  void (*rms_norm_row)(const float* x, const float* weight, float eps, int64_t width, float* out);
+  /// out = (x · 1/sqrt(mean(x²) + eps)) · (offset + weight); out may be x.
+  void (*rms_norm_row)(const float* x, const float* weight, float offset, float eps, int64_t width,
+                       float* out);
   /// Rotates the pairs (x[j], x[j + half]) by the angles of cos and sin [half], in place.
   void (*rotate)(const float* cos, const float* sin, int64_t half, float* x);
 };

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) exact_rms_norm(ops::RmsNormParams pa
   const float inverse = shared_inverse;
 #pragma unroll 4
   for (std::int64_t i = threadIdx.x; i < params.width; i += kThreads) {
-    out[i] = (row[i] * inverse) * (1.0F + params.weight[i]);
+    out[i] = (row[i] * inverse) * (params.offset + params.weight[i]);
   }
 }
 

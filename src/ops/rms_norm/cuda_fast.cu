@@ -18,7 +18,9 @@ __global__ void __launch_bounds__(kThreads) sm90_rms_norm(const RowsParams p) {
 void fast::rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params) {
   using namespace rms_norm_rows;  // NOLINT(google-build-using-namespace): of this file
   if (params.num_rows == 0) return;
-  if (params.width % 4 != 0 || params.width > kMaxWidth) return exact::rms_norm(context, params);
+  const bool is_covered =
+      params.offset == 1.0F && params.width % 4 == 0 && params.width <= kMaxWidth;
+  if (!is_covered) return exact::rms_norm(context, params);
   const RowsParams rows{.x = reinterpret_cast<const float4*>(params.x),
                         .weight = reinterpret_cast<const float4*>(params.weight),
                         .out = reinterpret_cast<float4*>(params.out),

@@ -21,7 +21,7 @@ constexpr Shape kShapes[] = {{0, 128}, {1, 128},  {3, 128},  {65, 128},  {2, 1},
                              {5, 250}, {4, 6144}, {270, 96}, {301, 500}, {2, 9000}};
 
 std::vector<float> run(const Backend& backend, const OpContext& context, const Shape& shape,
-                       std::uint64_t stream, bool in_place) {
+                       std::uint64_t stream, bool in_place, float offset = 1.0F) {
   testing::RandomInputs random(stream);
   std::vector<float> x = random.normals(shape.num_rows * shape.width, 3.0F);
   const std::vector<float> weight = random.normals(shape.width);
@@ -29,6 +29,7 @@ std::vector<float> run(const Backend& backend, const OpContext& context, const S
   backend.rms_norm(context, {.x = x.data(),
                              .weight = weight.data(),
                              .eps = 1e-6F,
+                             .offset = offset,
                              .num_rows = shape.num_rows,
                              .width = shape.width,
                              .out = in_place ? x.data() : out.data()});
@@ -41,10 +42,14 @@ TEST(RmsNorm, EveryBackendEqualsTheReferenceInPlaceToo) {
     std::uint64_t stream = 100;
     for (const Shape& shape : kShapes) {
       SCOPED_TRACE(testing::RandomInputs(++stream).describe());
-      const auto expected = run(make_scalar_backend(), reference.get(), shape, stream, false);
-      for (const bool in_place : {false, true}) {
-        ASSERT_TRUE(testing::bits_equal(expected, run(backend, context, shape, stream, in_place),
-                                        {shape.num_rows, shape.width}));
+      for (const float offset : {1.0F, 0.0F}) {
+        const auto expected =
+            run(make_scalar_backend(), reference.get(), shape, stream, false, offset);
+        for (const bool in_place : {false, true}) {
+          ASSERT_TRUE(testing::bits_equal(expected,
+                                          run(backend, context, shape, stream, in_place, offset),
+                                          {shape.num_rows, shape.width}));
+        }
       }
     }
   });
@@ -57,6 +62,7 @@ TEST(RmsNorm, ReferenceIsNearTheFormula) {
   const std::vector<float> x = random.normals(kShape.num_rows * kShape.width, 3.0F);
   const std::vector<float> weight = random.normals(kShape.width);
   const auto out = run(make_scalar_backend(), context.get(), kShape, 99, false);
+  const auto whole = run(make_scalar_backend(), context.get(), kShape, 99, false, 0.0F);
   for (std::int64_t row = 0; row < kShape.num_rows; ++row) {
     double squares = 0.0;
     for (std::int64_t i = 0; i < kShape.width; ++i) {
@@ -65,9 +71,11 @@ TEST(RmsNorm, ReferenceIsNearTheFormula) {
     }
     for (std::int64_t i = 0; i < kShape.width; ++i) {
       const auto at = static_cast<std::size_t>(row * kShape.width + i);
-      const double expected = double{x[at]} /
-                              std::sqrt(squares / static_cast<double>(kShape.width) + 1e-6) *
-                              (1.0 + double{weight[static_cast<std::size_t>(i)]});
+      const double normed =
+          double{x[at]} / std::sqrt(squares / static_cast<double>(kShape.width) + 1e-6);
+      const double factor = weight[static_cast<std::size_t>(i)];
+      const double expected = normed * (1.0 + factor);
+      EXPECT_NEAR(whole[at], normed * factor, 4e-6 * std::abs(normed * factor) + 1e-7);
       EXPECT_NEAR(out[at], expected, 4e-6 * std::abs(expected) + 1e-7);
     }
   }
