@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -27,6 +28,7 @@ constexpr std::int32_t kMaxBlock = 64;
 constexpr std::int32_t kMaxRank = 1 << 14;
 
 constexpr const char* kArchitecture = "DSparkMiniMaxDraftModel";
+constexpr const char* kQwen3Architecture = "Qwen3DSparkModel";
 
 const json& object_at(const json& parent, const char* key) {
   static const json kEmpty = json::object();
@@ -62,22 +64,26 @@ struct Parts {
   ConfigReader rope;
 };
 
-void check_architecture(const json& root, const ConfigReader& reader) {
+DrafterKind read_kind(const json& root, const ConfigReader& reader) {
   const auto list = root.find("architectures");
   if (list == root.end() || !list->is_array() || list->empty() || !list->front().is_string()) {
-    reader.problem(fmt::format("no architectures, expected [\"{}\"]", kArchitecture));
-    return;
+    reader.problem(fmt::format("no architectures, expected [\"{}\"] or [\"{}\"]", kArchitecture,
+                               kQwen3Architecture));
+    return DrafterKind::kMinimax;
   }
   const auto name = list->front().get<std::string>();
-  if (name == kArchitecture) return;
+  if (name == kArchitecture) return DrafterKind::kMinimax;
+  // An older spelling names the layers by model_type alone.
+  const bool is_qwen3 = name == kQwen3Architecture ||
+                        (name == "DSparkDraftModel" && reader.text({"model_type"}) == "qwen3");
+  if (is_qwen3) return DrafterKind::kQwen3;
   std::string why;
   if (name.starts_with("MiniMaxM3")) {
     why = ": this is a target model's config; its drafter is in the folder dspark/";
-  } else if (name.starts_with("Qwen3DSpark")) {
-    why = ": this drafter was made for MiniMax-M3, not for M3.1";
   }
-  reader.problem(
-      fmt::format("architectures holds {}, expected {}{}", printable(name), kArchitecture, why));
+  reader.problem(fmt::format("architectures holds {}, expected {} or {}{}", printable(name),
+                             kArchitecture, kQwen3Architecture, why));
+  return DrafterKind::kMinimax;
 }
 
 // What a list holds at every place, when it is there.
@@ -107,8 +113,19 @@ void read_sizes(const ConfigReader& text, const ModelConfig& target, DrafterConf
   };
   must_equal("hidden_size", config.hidden_size, target.hidden_size);
   must_equal("vocab_size", config.vocab_size, target.vocab_size);
-  config.ffn_width = text.count({"dspark_ffn_hidden_size", "dense_intermediate_size"}, kMaxWidth);
   config.rms_eps = text.has("rms_norm_eps") ? text.positive({"rms_norm_eps"}) : target.rms_eps;
+  if (config.kind == DrafterKind::kQwen3) {
+    if (text.has("draft_vocab_size")) {
+      must_equal("draft_vocab_size", text.count({"draft_vocab_size"}, 1 << 24), target.vocab_size);
+    }
+    config.ffn_width = text.count({"intermediate_size"}, kMaxWidth);
+    config.norm_offset = 0;
+    config.swiglu_alpha = 1;
+    config.swiglu_limit = std::numeric_limits<double>::infinity();
+    config.swiglu_offset = 0;
+    return;
+  }
+  config.ffn_width = text.count({"dspark_ffn_hidden_size", "dense_intermediate_size"}, kMaxWidth);
   config.swiglu_alpha =
       text.has("swiglu_alpha") ? text.positive({"swiglu_alpha"}) : target.swiglu_alpha;
   config.swiglu_limit =
@@ -123,12 +140,13 @@ void read_rope(const Parts& parts, const ModelConfig& target, DrafterConfig& con
     text.refuse("rope_scaling", *scaling, "null");
   }
   const auto theta_of = [](const ConfigReader& reader) { return reader.positive({"rope_theta"}); };
-  config.rope_theta = rope.has("rope_theta")   ? theta_of(rope)
-                      : text.has("rope_theta") ? theta_of(text)
-                                               : target.rope_theta;
+  const bool is_qwen3 = config.kind == DrafterKind::kQwen3;
+  config.rope_theta = rope.has("rope_theta")               ? theta_of(rope)
+                      : text.has("rope_theta") || is_qwen3 ? theta_of(text)
+                                                           : target.rope_theta;
   std::optional<double> factor = rope.number("partial_rotary_factor");
   if (!factor) factor = text.number("partial_rotary_factor");
-  std::int64_t by_default = target.rotary_dim;
+  std::int64_t by_default = is_qwen3 ? config.head_dim : target.rotary_dim;
   if (factor && *factor > 0 && *factor <= 1) {
     by_default = static_cast<std::int64_t>(std::floor(*factor * config.head_dim));
   }
@@ -139,10 +157,32 @@ void read_rope(const Parts& parts, const ModelConfig& target, DrafterConfig& con
         "rotary_dim is {} but partial_rotary_factor {} × head_dim {} is {}; expected one value",
         config.rotary_dim, *factor, config.head_dim, by_default));
   }
+  if (is_qwen3) {
+    text.must_be("rope_is_neox_style", true);
+    if (config.rotary_dim != config.head_dim) {
+      text.problem(fmt::format("rotary_dim is {}, expected head_dim ({}) in Qwen3 layers",
+                               config.rotary_dim, config.head_dim));
+    }
+  }
   if (config.rotary_dim % 2 != 0 || config.rotary_dim > config.head_dim) {
     text.problem(fmt::format("rotary_dim is {}, expected an even number up to head_dim ({})",
                              config.rotary_dim, config.head_dim));
   }
+}
+
+// A library that nulls sliding_window unless use_sliding_window is set turns a windowed drafter
+// into a full one, in silence. Here layer_types decides, and what it calls sliding must have a
+// window.
+void read_qwen3_window(const ConfigReader& text, DrafterConfig& config) {
+  constexpr const char* kSliding = "sliding_attention";
+  constexpr const char* kFull = "full_attention";
+  bool is_sliding = text.boolean("use_sliding_window", text.has("sliding_window"));
+  if (const json* const types = text.value("layer_types")) {
+    is_sliding = types->is_array() && !types->empty() && types->front() == kSliding;
+    check_every(text, "layer_types", is_sliding ? kSliding : kFull, config.num_layers);
+  }
+  config.sliding_window =
+      is_sliding ? text.count({"sliding_window"}, kUnlimitedWindow) : kUnlimitedWindow;
 }
 
 void read_attention(const ConfigReader& text, DrafterConfig& config) {
@@ -154,9 +194,8 @@ void read_attention(const ConfigReader& text, DrafterConfig& config) {
         fmt::format("num_attention_heads is {}, expected a multiple of num_key_value_heads ({})",
                     config.num_heads, config.num_kv_heads));
   }
-  // A library that nulls sliding_window unless use_sliding_window is set would turn a windowed
-  // drafter into a full one: both must say the same here.
-  config.sliding_window = text.count({"sliding_window"}, 1 << 24);
+  if (config.kind == DrafterKind::kQwen3) return read_qwen3_window(text, config);
+  config.sliding_window = text.count({"sliding_window"}, kUnlimitedWindow);
   text.must_be("use_sliding_window", true);
   check_every(text, "layer_types", "sliding_attention", config.num_layers);
   if (const json* sparse = text.value("sparse_attention_config")) {
@@ -215,13 +254,16 @@ void read_target_layers(const Parts& parts, const ModelConfig& target, DrafterCo
   for (const char* key : {"dspark_target_layer_ids", "target_layer_ids"}) {
     if (read_layers(parts.of(key), key, 0, target, config.target_layers)) return;
   }
-  parts.text.problem(
-      "dspark_target_layer_ids is missing: after which layers of the target are streams captured?");
+  parts.text.problem(fmt::format(
+      "{} is missing: after which layers of the target are streams captured?",
+      config.kind == DrafterKind::kQwen3 ? "target_layer_ids" : "dspark_target_layer_ids"));
 }
 
 void read_heads(const Parts& parts, DrafterConfig& config) {
   const ConfigReader& text = parts.text;
-  config.block_size = text.count({"dspark_block_size", "block_size"}, kMaxBlock);
+  const bool is_in_flash = parts.flash.has("block_size") && !text.has("block_size");
+  config.block_size = is_in_flash ? parts.flash.count({"block_size"}, kMaxBlock)
+                                  : text.count({"dspark_block_size", "block_size"}, kMaxBlock);
   config.markov_rank = text.count({"dspark_markov_rank", "markov_rank"}, kMaxRank);
   for (const char* key : {"dspark_markov_head_type", "markov_head_type"}) {
     text.must_be(key, "vanilla");
@@ -229,18 +271,27 @@ void read_heads(const Parts& parts, DrafterConfig& config) {
   if (const auto token = find_noise_token(parts, config.vocab_size)) {
     config.noise_token = *token;
   } else {
-    text.problem("dspark_noise_token_id is missing: which token stands for one not yet drafted?");
+    text.problem(fmt::format(
+        "{} is missing: which token stands for one not yet drafted?",
+        config.kind == DrafterKind::kQwen3 ? "mask_token_id" : "dspark_noise_token_id"));
   }
   config.has_confidence_head = text.boolean("enable_confidence_head", false);
   config.confidence_uses_markov = text.boolean("confidence_head_with_markov", true);
 }
 
 // Variants that exist elsewhere and are not computed here.
-void refuse_variants(const Parts& parts, std::int32_t num_layers) {
+void refuse_variants(const Parts& parts, const DrafterConfig& config) {
   const ConfigReader& text = parts.text;
-  text.must_be("use_gemma_norm", true);
+  const bool is_qwen3 = config.kind == DrafterKind::kQwen3;
+  text.must_be("use_gemma_norm", !is_qwen3);
+  if (is_qwen3) {
+    text.must_be("attention_bias", false);
+    text.must_be("mlp_bias", false);
+    text.must_be("hidden_act", "silu");
+    text.must_be("tie_word_embeddings", false);
+  }
   text.must_be("dspark_use_dense_ffn", true);
-  check_every(text, "moe_layer_freq", 0, num_layers);
+  check_every(text, "moe_layer_freq", 0, config.num_layers);
   text.must_be("dspark_hybrid_context_fusion", false);
   parts.dspark.must_be("hybrid_context_fusion", false);
   parts.of("is_causal").must_be("is_causal", false);
@@ -272,14 +323,14 @@ DrafterConfig parse_drafter_config(const json& root, const ModelConfig& target,
                                    ProblemList& problems) {
   DrafterConfig config;
   const Parts parts(root, problems);
-  check_architecture(root, parts.root_reader);
+  config.kind = read_kind(root, parts.root_reader);
   if (!problems.empty()) return config;
   read_sizes(parts.text, target, config);
   read_attention(parts.text, config);
   read_rope(parts, target, config);
   read_heads(parts, config);
   read_target_layers(parts, target, config);
-  refuse_variants(parts, config.num_layers);
+  refuse_variants(parts, config);
   read_quantization(root, parts, config, problems);
   return config;
 }

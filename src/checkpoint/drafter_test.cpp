@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -113,6 +114,123 @@ TEST(DrafterConfig, AliasesInTheirOrder) {
   EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("eagle_aux_hidden_state_layer_ids[0]")));
 }
 
+// As drafters of Qwen3 layers are published (spec/speculative.md 1.2), for MiniMax-M3.
+json qwen3() {
+  return {{"architectures", {"Qwen3DSparkModel"}},
+          {"model_type", "qwen3"},
+          {"num_hidden_layers", 6},
+          {"hidden_size", 6144},
+          {"vocab_size", 200064},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"head_dim", 128},
+          {"intermediate_size", 12288},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 5000000},
+          {"layer_types", std::vector<std::string>(6, "sliding_attention")},
+          {"sliding_window", 1024},
+          {"use_sliding_window", true},
+          {"block_size", 8},
+          {"mask_token_id", 200063},
+          {"target_layer_ids", {1, 15, 29, 43, 57}},
+          {"markov_rank", 256},
+          {"markov_head_type", "vanilla"},
+          {"enable_confidence_head", true}};
+}
+
+TEST(Qwen3DrafterConfig, ReadsWhatDiffers) {
+  const DrafterConfig config = parse(qwen3());
+  EXPECT_EQ(config.kind, DrafterKind::kQwen3);
+  EXPECT_EQ(config.num_layers, 6);
+  EXPECT_EQ(config.ffn_width, 12288);
+  EXPECT_EQ(config.rotary_dim, 128);
+  EXPECT_EQ(config.rms_eps, 1e-5);
+  EXPECT_EQ(config.norm_offset, 0);
+  EXPECT_EQ(config.swiglu_alpha, 1);
+  EXPECT_EQ(config.swiglu_limit, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(config.swiglu_offset, 0);
+  EXPECT_EQ(config.sliding_window, 1024);
+  EXPECT_EQ(config.block_size, 8);
+  EXPECT_EQ(config.noise_token, 200063);
+  EXPECT_THAT(config.target_layers, ElementsAre(1, 15, 29, 43, 57));
+  EXPECT_TRUE(config.has_confidence_head);
+  EXPECT_EQ(parse(published()).kind, DrafterKind::kMinimax);
+  EXPECT_EQ(parse(published()).norm_offset, 1);
+  EXPECT_EQ(parse(published()).swiglu_offset, 1);
+}
+
+TEST(Qwen3DrafterConfig, OtherSpellings) {
+  json config = qwen3();
+  config["architectures"] = {"DSparkDraftModel"};
+  for (const char* key :
+       {"mask_token_id", "target_layer_ids", "block_size", "rope_theta", "rms_norm_eps"}) {
+    config.erase(key);
+  }
+  config["dflash_config"] = {
+      {"mask_token_id", 7}, {"target_layer_ids", {2, 59}}, {"block_size", 4}, {"causal", false}};
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const DrafterConfig parsed = parse(config);
+  EXPECT_EQ(parsed.kind, DrafterKind::kQwen3);
+  EXPECT_EQ(parsed.noise_token, 7);
+  EXPECT_THAT(parsed.target_layers, ElementsAre(2, 59));
+  EXPECT_EQ(parsed.block_size, 4);
+  EXPECT_EQ(parsed.rope_theta, 1e6);
+  EXPECT_EQ(parsed.rms_eps, 1e-6);
+  config["eagle_aux_hidden_state_layer_ids"] = {1, 60};  // inputs of layers
+  EXPECT_THAT(parse(config).target_layers, ElementsAre(0, 59));
+  config["model_type"] = "llama";
+  EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("architectures holds")));
+}
+
+// Trap 1 of the specification: a window is not lost because another key does not repeat it.
+TEST(Qwen3DrafterConfig, LayerTypesDecideAboutTheWindow) {
+  json config = qwen3();
+  config.erase("use_sliding_window");
+  EXPECT_EQ(parse(config).sliding_window, 1024);
+  config["use_sliding_window"] = false;
+  EXPECT_EQ(parse(config).sliding_window, 1024);
+  config["sliding_window"] = nullptr;
+  EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("sliding_window is missing")));
+  config["layer_types"] = std::vector<std::string>(6, "full_attention");
+  EXPECT_EQ(parse(config).sliding_window, kUnlimitedWindow);
+  config["layer_types"][3] = "sliding_attention";
+  EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("layer_types[3]")));
+  config.erase("layer_types");
+  EXPECT_EQ(parse(config).sliding_window, kUnlimitedWindow);
+  config["sliding_window"] = 512;
+  EXPECT_EQ(parse(config).sliding_window, kUnlimitedWindow);
+  config.erase("use_sliding_window");
+  EXPECT_EQ(parse(config).sliding_window, 512);
+}
+
+TEST(Qwen3DrafterConfig, WhatIsNotComputedIsRefusedByName) {
+  const std::pair<json, const char*> cases[] = {
+      {{{"rope_theta", nullptr}}, "rope_theta is missing"},
+      {{{"rotary_dim", 64}}, "rotary_dim is 64, expected head_dim (128)"},
+      {{{"rope_is_neox_style", false}}, "rope_is_neox_style is false, expected true"},
+      {{{"rope_scaling", {{"rope_type", "yarn"}}}}, "rope_scaling is an object"},
+      {{{"hidden_act", "gelu"}}, "hidden_act is \"gelu\", expected \"silu\""},
+      {{{"attention_bias", true}}, "attention_bias is true"},
+      {{{"tie_word_embeddings", true}}, "tie_word_embeddings is true"},
+      {{{"use_gemma_norm", true}}, "use_gemma_norm is true, expected false"},
+      {{{"is_causal", true}}, "is_causal is true, expected false"},
+      {{{"dflash_config", {{"causal", true}}}}, "dflash_config.causal is true"},
+      {{{"intermediate_size", nullptr}}, "intermediate_size is missing"},
+      {{{"draft_vocab_size", 32000}}, "draft_vocab_size is 32000"},
+      {{{"vocab_size", 151936}}, "vocab_size is 151936"},
+      {{{"markov_head_type", "gated"}}, "markov_head_type is \"gated\""},
+      {{{"mask_token_id", nullptr}}, "mask_token_id is missing"},
+      {{{"target_layer_ids", nullptr}}, "target_layer_ids is missing"},
+      {{{"target_layer_ids", {1, 60}}}, "target_layer_ids[1] is 60"},
+  };
+  for (const auto& [change, message] : cases) {
+    json config = qwen3();
+    config.update(change);
+    EXPECT_THAT(problems_of(config), Contains(HasSubstr(message)));
+  }
+}
+
 struct BadKey {
   const char* key;
   json value;
@@ -169,8 +287,9 @@ TEST(DrafterConfig, OtherModelsAreRefusedByName) {
   json config = published();
   config["architectures"] = {"MiniMaxM3SparseForConditionalGeneration"};
   EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("its drafter is in the folder dspark/")));
-  config["architectures"] = {"Qwen3DSparkModel"};
-  EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("made for MiniMax-M3, not for M3.1")));
+  config["architectures"] = {"LlamaForCausalLM"};
+  EXPECT_THAT(problems_of(config),
+              ElementsAre(HasSubstr("expected DSparkMiniMaxDraftModel or Qwen3DSparkModel")));
   config["architectures"] = nullptr;
   EXPECT_THAT(problems_of(config), ElementsAre(HasSubstr("no architectures")));
   config = published();
@@ -313,6 +432,69 @@ TEST_F(DrafterFolder, WithoutAConfidenceHeadItsTensorsAreTooMany) {
   options_.drafter->has_confidence_head = false;
   write_random_checkpoint(folder_.path(), options_);
   EXPECT_THAT(problems(), IsEmpty());
+}
+
+TEST_F(DrafterFolder, ADrafterOfQwen3LayersIsRead) {
+  options_.drafter = {.kind = DrafterKind::kQwen3, .linears = MatrixSpelling::kBF16};
+  write_random_checkpoint(folder_.path(), options_);
+  EXPECT_THAT(problems(), IsEmpty());
+  const Inspection inspection = inspect_checkpoint(folder_.path());
+  EXPECT_TRUE(inspection.is_usable());
+  EXPECT_THAT(render_inspection(inspection),
+              AllOf(HasSubstr("drafter    DSpark: 2 Qwen3 layers, up to 7 tokens, window 24"),
+                    HasSubstr("confidence head"), HasSubstr("drafter layers  bf16")));
+  EXPECT_EQ(inspection_to_json(inspection)["drafter"]["kind"], "qwen3");
+
+  std::vector<std::string> names;
+  {
+    const Checkpoint checkpoint(dspark());
+    for (const auto name : checkpoint.names()) names.emplace_back(name);
+  }
+  ASSERT_EQ(names.size(), 7U + 2 * 11U);
+  EXPECT_THAT(names, AllOf(Contains("norm.weight"), Contains("layers.1.self_attn.q_norm.weight")));
+  for (const std::string& name : names) {
+    for (const int change : {0, 1, 2}) {
+      write_random_checkpoint(folder_.path(), options_);
+      rewrite([&](Tensor& tensor) {
+        if (tensor.name != name) return;
+        if (change == 0) tensor.name.clear();
+        if (change == 1) tensor.shape.back() += 1;
+        if (change == 2) tensor.dtype = DType::kI64;
+      });
+      EXPECT_THAT(problems(), Contains(AllOf(HasSubstr("dspark/model.safetensors: "),
+                                             HasSubstr(name), HasSubstr("expected"))));
+    }
+  }
+}
+
+TEST_F(DrafterFolder, WhatQwen3LayersMayBring) {
+  options_.drafter = {.kind = DrafterKind::kQwen3, .has_own_tables = true};
+  write_random_checkpoint(folder_.path(), options_);
+  const auto load = [&] {
+    const DrafterConfig config =
+        read_drafter_config(folder_.path(), read_model_config(folder_.path()));
+    return load_drafter_weights(Checkpoint(dspark()), config);
+  };
+  EXPECT_EQ(load().embed.rows, 96);
+  EXPECT_EQ(load().lm_head.cols, 64);
+  // Under model., as a library saves it; and a confidence head that config.json does not name.
+  rewrite([](Tensor& tensor) {
+    if (tensor.name != "lm_head.weight") tensor.name = "model." + tensor.name;
+  });
+  EXPECT_THAT(problems(), IsEmpty());
+  json config = json::parse(std::ifstream(dspark() / "config.json"));
+  config.erase("enable_confidence_head");
+  std::ofstream(dspark() / "config.json") << config;
+  EXPECT_EQ(load().confidence.cols, 64 + 16);
+  EXPECT_EQ(load().embed.rows, 96);
+  rewrite([](Tensor& tensor) {
+    const bool is_dropped = tensor.name.find("embed_tokens") != std::string::npos ||
+                            tensor.name.find("confidence_head") != std::string::npos;
+    if (is_dropped) tensor.name.clear();
+    if (tensor.name == "lm_head.weight") tensor.shape[0] -= 1;
+  });
+  EXPECT_THAT(problems(), ElementsAre(AllOf(HasSubstr("lm_head.weight: shape [95, 64]"),
+                                            HasSubstr("expected [96, 64]"))));
 }
 
 TEST_F(DrafterFolder, InspectListsIt) {

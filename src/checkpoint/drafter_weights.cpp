@@ -17,6 +17,7 @@ class DrafterLoader {
                 const WeightLoadOptions& options, ProblemList& problems)
       : checkpoint_(checkpoint),
         config_(config),
+        names_(names_of(checkpoint, config.kind)),
         tensors_(checkpoint, options, problems),
         problems_(problems) {}
 
@@ -24,30 +25,63 @@ class DrafterLoader {
     const std::int64_t hidden = config_.hidden_size;
     const std::int64_t rank = config_.markov_rank;
     DrafterWeights weights;
-    weights.fc = tensors_.plain_matrix(kRoot + "fc", hidden, hidden * config_.num_streams(),
+    weights.fc = tensors_.plain_matrix(names_.root + "fc", hidden, hidden * config_.num_streams(),
                                        "hidden_size × captured layers * hidden_size");
-    weights.hidden_norm = tensors_.vector(kRoot + "hidden_norm.weight", hidden, "hidden_size");
+    weights.hidden_norm =
+        tensors_.vector(names_.root + "hidden_norm.weight", hidden, "hidden_size");
     for (int i = 0; i < config_.num_layers; ++i) weights.layers.push_back(layer(i));
-    weights.final_norm = tensors_.vector(kRoot + "final_norm.weight", hidden, "hidden_size");
-    weights.markov_w1 = tensors_.plain_matrix(kRoot + "markov_head.markov_w1", config_.vocab_size,
-                                              rank, "vocab_size × markov_rank");
-    weights.markov_w2 = tensors_.plain_matrix(kRoot + "markov_head.markov_w2", config_.vocab_size,
-                                              rank, "vocab_size × markov_rank");
-    if (config_.has_confidence_head) {
+    weights.final_norm =
+        tensors_.vector(names_.root + names_.final_norm + ".weight", hidden, "hidden_size");
+    weights.markov_w1 = tensors_.plain_matrix(names_.root + "markov_head.markov_w1",
+                                              config_.vocab_size, rank, "vocab_size × markov_rank");
+    weights.markov_w2 = tensors_.plain_matrix(names_.root + "markov_head.markov_w2",
+                                              config_.vocab_size, rank, "vocab_size × markov_rank");
+    if (config_.has_confidence_head ||
+        (is_qwen3() && has(names_.root + "confidence_head.proj.weight"))) {
       weights.confidence = tensors_.plain_matrix(
-          kRoot + "confidence_head.proj", 1, config_.confidence_width(),
+          names_.root + "confidence_head.proj", 1, config_.confidence_width(),
           config_.confidence_uses_markov ? "1 × hidden_size + markov_rank" : "1 × hidden_size");
-      weights.confidence_bias = tensors_.vector(kRoot + "confidence_head.proj.bias", 1, "1");
+      weights.confidence_bias = tensors_.vector(names_.root + "confidence_head.proj.bias", 1, "1");
     }
+    if (is_qwen3()) load_own_tables(weights);
     refuse_the_rest();
     return weights;
   }
 
  private:
-  inline static const std::string kRoot = "language_model.model.dspark.";
+  /// What the two kinds call the same tensors.
+  struct Names {
+    std::string root;
+    std::string of_layer;  // between a layer's number and its parts
+    std::string final_norm;
+    std::string ffn_width;  // the key of config.json
+  };
+
+  static Names names_of(const Checkpoint& checkpoint, DrafterKind kind) {
+    if (kind == DrafterKind::kMinimax) {
+      return {"language_model.model.dspark.", "decoder_layer.", "final_norm",
+              "dspark_ffn_hidden_size"};
+    }
+    const bool is_nested = checkpoint.find("model.fc.weight").tensor != nullptr;
+    return {is_nested ? "model." : "", "", "norm", "intermediate_size"};
+  }
+
+  bool is_qwen3() const { return config_.kind == DrafterKind::kQwen3; }
+  bool has(const std::string& name) const { return checkpoint_.find(name).tensor != nullptr; }
+
+  void load_own_tables(DrafterWeights& weights) {
+    constexpr const char* kShape = "vocab_size × hidden_size";
+    const std::string embed = names_.root + "embed_tokens";
+    if (has(embed + ".weight")) {
+      weights.embed = tensors_.plain_matrix(embed, config_.vocab_size, config_.hidden_size, kShape);
+    }
+    if (has("lm_head.weight")) {
+      weights.lm_head = tensors_.matrix("lm_head", config_.vocab_size, config_.hidden_size, kShape);
+    }
+  }
 
   DrafterLayerWeights layer(int index) {
-    const std::string prefix = fmt::format("{}layers.{}.decoder_layer.", kRoot, index);
+    const std::string prefix = fmt::format("{}layers.{}.{}", names_.root, index, names_.of_layer);
     const std::string attention = prefix + "self_attn.";
     const std::int64_t hidden = config_.hidden_size;
     const std::int64_t dim = config_.head_dim;
@@ -55,7 +89,7 @@ class DrafterLoader {
     const std::int64_t kv_width = config_.num_kv_heads * dim;
     const std::int64_t width = config_.ffn_width;
     constexpr const char* kOfKv = "num_key_value_heads * head_dim × hidden_size";
-    constexpr const char* kOfFfn = "dspark_ffn_hidden_size × hidden_size";
+    const std::string of_ffn = names_.ffn_width + " × hidden_size";
     return {.input_norm = tensors_.vector(prefix + "input_layernorm.weight", hidden, "hidden_size"),
             .post_attention_norm =
                 tensors_.vector(prefix + "post_attention_layernorm.weight", hidden, "hidden_size"),
@@ -67,10 +101,10 @@ class DrafterLoader {
                                  "hidden_size × num_attention_heads * head_dim"),
             .q_norm = tensors_.vector(attention + "q_norm.weight", dim, "head_dim"),
             .k_norm = tensors_.vector(attention + "k_norm.weight", dim, "head_dim"),
-            .mlp = {.gate = tensors_.matrix(prefix + "mlp.gate_proj", width, hidden, kOfFfn),
-                    .up = tensors_.matrix(prefix + "mlp.up_proj", width, hidden, kOfFfn),
+            .mlp = {.gate = tensors_.matrix(prefix + "mlp.gate_proj", width, hidden, of_ffn),
+                    .up = tensors_.matrix(prefix + "mlp.up_proj", width, hidden, of_ffn),
                     .down = tensors_.matrix(prefix + "mlp.down_proj", hidden, width,
-                                            "hidden_size × dspark_ffn_hidden_size")}};
+                                            "hidden_size × " + names_.ffn_width)}};
   }
 
   void refuse_the_rest() {
@@ -92,6 +126,7 @@ class DrafterLoader {
 
   const Checkpoint& checkpoint_;
   const DrafterConfig& config_;
+  Names names_;
   TensorReader tensors_;
   ProblemList& problems_;
 };

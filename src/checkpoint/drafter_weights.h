@@ -1,6 +1,6 @@
 // The DSpark drafter's weights as typed views into its mapped checkpoint, dspark/ inside the
-// target's folder. Source: spec/speculative.md 1.1. Embedding and lm_head are the target's: a
-// drafter that brings its own is refused.
+// target's folder. Source: spec/speculative.md 1.1 and 1.2. Embedding and lm_head are the target's:
+// a MiniMax drafter that brings its own is refused, a Qwen3 one uses it.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +23,7 @@ struct DrafterLayerWeights {
   GatedMlp mlp;
 };
 
-/// Norm weights are raw: the norm multiplies by (1 + w) in FP32.
+/// Norm weights are raw: the norm multiplies by (norm_offset + w) in FP32.
 struct DrafterWeights {
   WeightMatrix fc;                 // [hidden][streams * hidden], BF16 or F32
   std::vector<float> hidden_norm;  // [hidden], after fc
@@ -33,6 +33,8 @@ struct DrafterWeights {
   WeightMatrix markov_w2;              // [vocab][rank], BF16 or F32
   WeightMatrix confidence;             // [1][confidence_width], BF16 or F32; no rows without head
   std::vector<float> confidence_bias;  // [1]
+  WeightMatrix embed;                  // [vocab][hidden], BF16 or F32; no rows: the target's
+  WeightMatrix lm_head;                // [vocab][hidden]; no rows: the target's
 };
 
 /// Matches the drafter's checkpoint (opened on the folder dspark/) with its config: every tensor

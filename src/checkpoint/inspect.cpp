@@ -91,6 +91,8 @@ std::vector<Inspection::WeightGroup> sum_drafter(const DrafterWeights& weights) 
   sums.add("drafter heads", weights.markov_w1);
   sums.add("drafter heads", weights.markov_w2);
   sums.add("drafter heads", weights.confidence);
+  sums.add("drafter tables", weights.embed);
+  sums.add("drafter tables", weights.lm_head);
   return std::move(sums.groups);
 }
 
@@ -200,6 +202,7 @@ void inspect_drafter(Inspection& inspection, bool check_scales, ProblemList& pro
   const DrafterWeights weights = load_drafter_weights(
       checkpoint, config, {.check_scales = check_scales, .keep_scales = false}, problems);
   for (auto& group : sum_drafter(weights)) inspection.weights.push_back(std::move(group));
+  config.has_confidence_head = weights.confidence.rows > 0;
   inspection.drafter = std::move(config);
 }
 
@@ -250,9 +253,11 @@ std::string render_config(const ModelConfig& config) {
 
 std::string render_drafter(const DrafterConfig& drafter) {
   return fmt::format(
-      "drafter    DSpark: {} layers, up to {} tokens, window {}, after layers {}; Markov rank "
+      "drafter    DSpark: {} {}layers, up to {} tokens, window {}, after layers {}; Markov rank "
       "{}{}\n",
-      drafter.num_layers, drafter.block_size, drafter.sliding_window,
+      drafter.num_layers, drafter.kind == DrafterKind::kQwen3 ? "Qwen3 " : "", drafter.block_size,
+      drafter.sliding_window == kUnlimitedWindow ? "unlimited"
+                                                 : std::to_string(drafter.sliding_window),
       fmt::join(drafter.target_layers, ", "), drafter.markov_rank,
       drafter.has_confidence_head ? ", confidence head" : "");
 }
@@ -371,7 +376,8 @@ nlohmann::ordered_json inspection_to_json(const Inspection& inspection) {
   }
   if (inspection.drafter) {
     const DrafterConfig& drafter = *inspection.drafter;
-    out["drafter"] = {{"num_layers", drafter.num_layers},
+    out["drafter"] = {{"kind", drafter.kind == DrafterKind::kQwen3 ? "qwen3" : "minimax"},
+                      {"num_layers", drafter.num_layers},
                       {"block_size", drafter.block_size},
                       {"sliding_window", drafter.sliding_window},
                       {"target_layers", drafter.target_layers},

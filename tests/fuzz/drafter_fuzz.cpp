@@ -35,6 +35,8 @@ void check_accepted(const DrafterConfig& config) {
   WINNOW_ASSERT(
       config.rotary_dim > 0 && config.rotary_dim <= config.head_dim && config.rotary_dim % 2 == 0,
       "rotary width", config.rotary_dim, config.head_dim);
+  WINNOW_ASSERT(config.kind == DrafterKind::kMinimax || config.rotary_dim == config.head_dim,
+                "whole heads are rotated");
   WINNOW_ASSERT(config.noise_token >= 0 && config.noise_token < 512, "a token of the vocabulary");
   WINNOW_ASSERT(config.num_streams() > 0, "streams");
   std::int32_t previous = -1;

@@ -37,6 +37,7 @@ struct Entry {
   std::string name;  // of the module, or of the whole tensor for a vector
   std::int64_t rows = 0;
   std::int64_t cols = 0;  // 0 for a vector of `rows`
+  float mean = 0.0F;      // of a vector
 };
 
 class Plan {
@@ -123,14 +124,21 @@ class Plan {
 
 std::vector<Entry> drafter_entries(const RandomCheckpoint& target, const RandomDrafter& drafter) {
   std::vector<Entry> entries;
-  const std::string root = "language_model.model.dspark.";
+  const bool is_qwen3 = drafter.kind == DrafterKind::kQwen3;
+  const std::string root = is_qwen3 ? "" : "language_model.model.dspark.";
   const std::int64_t hidden = target.hidden_size;
   const auto plain = [&](const std::string& name, std::int64_t rows, std::int64_t cols) {
-    entries.push_back({MatrixSpelling::kBF16, root + name, rows, cols});
+    // A norm that does not add 1 to its weights has them around 1.
+    const float mean = is_qwen3 && name.ends_with("norm.weight") ? 1.0F : 0.0F;
+    entries.push_back({MatrixSpelling::kBF16, root + name, rows, cols, mean});
   };
   plain("fc", hidden, hidden * std::ssize(drafter.target_layers));
   plain("hidden_norm.weight", hidden, 0);
-  plain("final_norm.weight", hidden, 0);
+  plain(is_qwen3 ? "norm.weight" : "final_norm.weight", hidden, 0);
+  if (drafter.has_own_tables) {
+    plain("embed_tokens", target.vocab_size, hidden);
+    plain("lm_head", target.vocab_size, hidden);
+  }
   plain("markov_head.markov_w1", target.vocab_size, drafter.markov_rank);
   plain("markov_head.markov_w2", target.vocab_size, drafter.markov_rank);
   if (drafter.has_confidence_head) {
@@ -140,7 +148,7 @@ std::vector<Entry> drafter_entries(const RandomCheckpoint& target, const RandomD
   const std::int64_t q_width = std::int64_t{drafter.num_heads} * drafter.head_dim;
   const std::int64_t kv_width = std::int64_t{drafter.num_kv_heads} * drafter.head_dim;
   for (std::int32_t i = 0; i < drafter.num_layers; ++i) {
-    const std::string layer = fmt::format("layers.{}.decoder_layer.", i);
+    const std::string layer = fmt::format("layers.{}.{}", i, is_qwen3 ? "" : "decoder_layer.");
     const auto linear = [&](const char* name, std::int64_t rows, std::int64_t cols) {
       entries.push_back({drafter.linears, root + layer + name, rows, cols});
     };
@@ -166,7 +174,8 @@ std::vector<float> values_of(const Entry& entry, const RandomCheckpoint& options
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     values[i] = normal_like(key, index) *
-                (entry.cols > 0 ? 1.F / std::sqrt(static_cast<float>(cols)) : 0.1F);
+                    (entry.cols > 0 ? 1.F / std::sqrt(static_cast<float>(cols)) : 0.1F) +
+                entry.mean;
   }
   return values;
 }
@@ -306,6 +315,39 @@ void write_config(const std::filesystem::path& folder, const RandomCheckpoint& o
   write_json(folder / "generation_config.json", {{"bos_token_id", 1}, {"eos_token_id", {2}}});
 }
 
+void write_qwen3_drafter_config(const std::filesystem::path& folder, const RandomCheckpoint& target,
+                                const RandomDrafter& drafter) {
+  const auto num_layers = static_cast<std::size_t>(drafter.num_layers);
+  nlohmann::ordered_json config = {
+      {"architectures", {"Qwen3DSparkModel"}},
+      {"model_type", "qwen3"},
+      {"num_hidden_layers", drafter.num_layers},
+      {"hidden_size", target.hidden_size},
+      {"vocab_size", target.vocab_size},
+      {"num_attention_heads", drafter.num_heads},
+      {"num_key_value_heads", drafter.num_kv_heads},
+      {"head_dim", drafter.head_dim},
+      {"intermediate_size", drafter.ffn_width},
+      {"hidden_act", "silu"},
+      {"attention_bias", false},
+      {"tie_word_embeddings", false},
+      {"rope_theta", 5000000},
+      {"rms_norm_eps", 1e-6},
+      {"use_sliding_window", true},
+      {"sliding_window", drafter.sliding_window},
+      {"layer_types", std::vector<std::string>(num_layers, "sliding_attention")},
+      {"block_size", drafter.block_size},
+      {"mask_token_id", drafter.noise_token},
+      {"target_layer_ids", drafter.target_layers},
+      {"markov_rank", drafter.markov_rank},
+      {"markov_head_type", "vanilla"},
+      {"enable_confidence_head", drafter.has_confidence_head}};
+  if (drafter.linears == MatrixSpelling::kMxfp8) {
+    config["quantization_config"] = {{"quant_method", "mxfp8"}, {"weight_block_size", {1, 32}}};
+  }
+  write_json(folder / "config.json", config);
+}
+
 void write_drafter_config(const std::filesystem::path& folder, const RandomCheckpoint& target,
                           const RandomDrafter& drafter) {
   const auto num_layers = static_cast<std::size_t>(drafter.num_layers);
@@ -349,7 +391,11 @@ void write_drafter_config(const std::filesystem::path& folder, const RandomCheck
 void write_drafter(const std::filesystem::path& folder, const RandomCheckpoint& target,
                    const RandomDrafter& drafter) {
   std::filesystem::create_directories(folder);
-  write_drafter_config(folder, target, drafter);
+  if (drafter.kind == DrafterKind::kQwen3) {
+    write_qwen3_drafter_config(folder, target, drafter);
+  } else {
+    write_drafter_config(folder, target, drafter);
+  }
   std::map<std::string, std::string> weight_map;
   write_shard(folder / "model.safetensors", drafter_entries(target, drafter), target, weight_map);
 }

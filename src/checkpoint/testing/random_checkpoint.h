@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/drafter_config.h"
 #include "checkpoint/matrix_encoder.h"
 #include "checkpoint/model_config.h"
 
@@ -23,11 +24,12 @@ namespace winnow {
 
 /// A drafter in dspark/, on the target's hidden and vocabulary sizes.
 struct RandomDrafter {
+  DrafterKind kind = DrafterKind::kMinimax;
   std::int32_t num_layers = 2;
   std::int32_t num_heads = 4;
   std::int32_t num_kv_heads = 2;
   std::int32_t head_dim = 32;
-  std::int32_t rotary_dim = 16;
+  std::int32_t rotary_dim = 16;  // Qwen3: head_dim
   std::int32_t ffn_width = 96;
   std::int32_t sliding_window = 24;
   std::int32_t block_size = 7;
@@ -35,6 +37,7 @@ struct RandomDrafter {
   std::int32_t noise_token = 95;
   std::vector<std::int32_t> target_layers = {0, 2};
   bool has_confidence_head = true;
+  bool has_own_tables = false;                      // Qwen3: embedding and lm_head
   MatrixSpelling linears = MatrixSpelling::kMxfp8;  // projections; the rest is BF16
 };
 
