@@ -5,6 +5,7 @@ winnow's drafter is right. The target is tests/golden/nano-text, of which the em
 are read; streams are random, since the drafter's mathematics does not ask where they come from.
 
   python train/drafter_reference.py tests/golden/nano-text tests/golden/nano-drafter
+  python train/drafter_reference.py --qwen3 tests/golden/nano-text tests/golden/nano-drafter-qwen3
 """
 
 import argparse
@@ -50,8 +51,36 @@ CONFIG = {
         "sparse_attention_config": None,
     },
 }
+# A drafter of Qwen3 layers (section 1.2), with the keys that such files have.
+QWEN3_CONFIG = {
+    "architectures": ["Qwen3DSparkModel"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "vocab_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 32,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 5000000,
+    "sliding_window": 12,
+    "use_sliding_window": True,
+    "layer_types": ["sliding_attention"] * 2,
+    "is_causal": False,
+    "block_size": 5,
+    "dflash_config": {"mask_token_id": 510, "target_layer_ids": [2, 4]},
+    "markov_rank": 8,
+    "markov_head_type": "vanilla",
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
 # Contexts: none, short, on both sides of the window of 24, and longer than it by a block and more.
 CONTEXTS = [0, 5, 17, 23, 24, 30, 61]
+QWEN3_CONTEXTS = [0, 11, 30]
 
 
 def mxfp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,15 +145,65 @@ def make_weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def make_qwen3_weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    q_width = config["num_attention_heads"] * config["head_dim"]
+    kv_width = config["num_key_value_heads"] * config["head_dim"]
+    dim, rank, vocab = config["head_dim"], config["markov_rank"], config["vocab_size"]
+    streams = len(config["dflash_config"]["target_layer_ids"])
+    tensors: dict[str, torch.Tensor] = {}
+
+    def matrix(name: str, rows: int, cols: int, gain: float = 1.0) -> None:
+        values = torch.randn((rows, cols), generator=random) * gain * cols**-0.5
+        tensors[name + ".weight"] = values.bfloat16()
+
+    def norm(name: str, size: int) -> None:
+        # Around 1, some of them small and one of them 0.
+        values = 1 + 0.4 * torch.randn(size, generator=random)
+        values[1], values[2] = 0.0, 1e-5
+        tensors[name + ".weight"] = values.bfloat16()
+
+    matrix("fc", hidden, hidden * streams)
+    norm("hidden_norm", hidden)
+    norm("norm", hidden)
+    matrix("markov_head.markov_w1", vocab, rank, rank**0.5)
+    matrix("markov_head.markov_w2", vocab, rank, rank**0.5)
+    matrix("confidence_head.proj", 1, hidden + rank)
+    tensors["confidence_head.proj.bias"] = torch.randn(1, generator=random).bfloat16()
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}."
+        norm(layer + "input_layernorm", hidden)
+        norm(layer + "post_attention_layernorm", hidden)
+        norm(layer + "self_attn.q_norm", dim)
+        norm(layer + "self_attn.k_norm", dim)
+        matrix(layer + "self_attn.q_proj", q_width, hidden)
+        matrix(layer + "self_attn.k_proj", kv_width, hidden)
+        matrix(layer + "self_attn.v_proj", kv_width, hidden)
+        matrix(layer + "self_attn.o_proj", hidden, q_width)
+        # Gates and ups beyond any limit that MiniMax layers have.
+        matrix(layer + "mlp.gate_proj", ffn, hidden, 5.0)
+        matrix(layer + "mlp.up_proj", ffn, hidden, 5.0)
+        matrix(layer + "mlp.down_proj", hidden, ffn, 0.1)
+    return tensors
+
+
 class Drafter:
+    root = ROOT
+    layer = "layers.{}.decoder_layer."
+    final_norm = "final_norm.weight"
+
     def __init__(self, config: dict, tensors: dict[str, torch.Tensor], embed, lm_head):
-        self.text = config["text_config"]
+        self.text = config.get("text_config", config)
         self.tensors = tensors
         self.embed = embed
         self.lm_head = lm_head
 
+    def noise(self) -> int:
+        return self.text["dspark_noise_token_id"]
+
     def plain(self, name: str) -> np.ndarray:
-        return self.tensors[ROOT + name].double().numpy()
+        return self.tensors[self.root + name].double().numpy()
 
     def linear(self, name: str) -> np.ndarray:
         table = np.array([e4m3_value(code) for code in range(256)])
@@ -156,7 +235,7 @@ class Drafter:
         c = self.norm(self.plain("fc.weight") @ x, self.plain("hidden_norm.weight"))
         rows = []
         for i in range(self.text["num_hidden_layers"]):
-            layer = f"layers.{i}.decoder_layer.self_attn."
+            layer = self.layer.format(i) + "self_attn."
             k = self.heads(self.linear(layer + "k_proj") @ c)
             k = self.norm(k, self.plain(layer + "k_norm.weight"))
             k = np.stack([self.rope(head, position) for head in k])
@@ -165,7 +244,7 @@ class Drafter:
 
     def attend(self, i: int, x: np.ndarray, start: int, context: list) -> np.ndarray:
         text = self.text
-        layer = f"layers.{i}.decoder_layer.self_attn."
+        layer = self.layer.format(i) + "self_attn."
         group = text["num_attention_heads"] // text["num_key_value_heads"]
         queries, keys, values = [], [], []
         for j, row in enumerate(x):
@@ -199,7 +278,7 @@ class Drafter:
         return out.reshape(len(x), -1) @ self.linear(layer + "o_proj").T
 
     def mlp(self, i: int, x: np.ndarray) -> np.ndarray:
-        layer = f"layers.{i}.decoder_layer.mlp."
+        layer = self.layer.format(i) + "mlp."
         limit, alpha = self.text["swiglu_limit"], self.text["swiglu_alpha"]
         gate = np.minimum(x @ self.linear(layer + "gate_proj").T, limit)
         up = np.clip(x @ self.linear(layer + "up_proj").T, -limit, limit)
@@ -208,15 +287,14 @@ class Drafter:
 
     def block(self, anchor: int, start: int, num_tokens: int, context: list) -> np.ndarray:
         """Hidden states [num_tokens][hidden] after the final norm."""
-        noise = self.text["dspark_noise_token_id"]
-        x = self.embed[[anchor] + [noise] * (num_tokens - 1)]
+        x = self.embed[[anchor] + [self.noise()] * (num_tokens - 1)]
         for i in range(self.text["num_hidden_layers"]):
-            layer = f"layers.{i}.decoder_layer."
+            layer = self.layer.format(i)
             normed = self.norm(x, self.plain(layer + "input_layernorm.weight"))
             x = x + self.attend(i, normed, start, context)
             normed = self.norm(x, self.plain(layer + "post_attention_layernorm.weight"))
             x = x + self.mlp(i, normed)
-        return self.norm(x, self.plain("final_norm.weight"))
+        return self.norm(x, self.plain(self.final_norm))
 
     def draw(self, anchor: int, hidden: np.ndarray, logits: np.ndarray):
         """The greedy draft: tokens, biased logits, and the confidence of each slot."""
@@ -234,36 +312,70 @@ class Drafter:
         return tokens, np.stack(biased), confidence
 
 
+class Qwen3Drafter(Drafter):
+    """Section 1.2: other names, and what a Qwen3 layer does otherwise."""
+
+    root = ""
+    layer = "layers.{}."
+    final_norm = "norm.weight"
+
+    def noise(self) -> int:
+        return self.text["dflash_config"]["mask_token_id"]
+
+    def linear(self, name: str) -> np.ndarray:
+        return self.plain(name + ".weight")
+
+    def norm(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        mean = np.mean(x * x, axis=-1, keepdims=True)
+        return weight * (x / np.sqrt(mean + self.text["rms_norm_eps"]))
+
+    def rope(self, head: np.ndarray, position: int) -> np.ndarray:
+        half = len(head) // 2
+        angles = position / self.text["rope_theta"] ** (np.arange(half) / half)
+        turned = (head[:half] + 1j * head[half:]) * np.exp(1j * angles)
+        return np.concatenate([turned.real, turned.imag])
+
+    def mlp(self, i: int, x: np.ndarray) -> np.ndarray:
+        layer = self.layer.format(i) + "mlp."
+        gate = x @ self.linear(layer + "gate_proj").T
+        up = x @ self.linear(layer + "up_proj").T
+        return (gate / (1 + np.exp(-gate)) * up) @ self.linear(layer + "down_proj").T
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--qwen3", action="store_true")
     args = parser.parse_args()
     target = load_file(args.target / "model.safetensors")
     embed = target["language_model.model.embed_tokens.weight"].double().numpy()
     lm_head = target["language_model.lm_head.weight"].double().numpy()
     folder = args.out / "dspark"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
-    tensors = make_weights(CONFIG, args.seed)
+    config = QWEN3_CONFIG if args.qwen3 else CONFIG
+    contexts = QWEN3_CONTEXTS if args.qwen3 else CONTEXTS
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tensors = (make_qwen3_weights if args.qwen3 else make_weights)(config, args.seed)
     save_file(tensors, folder / "model.safetensors")
-    drafter = Drafter(CONFIG, tensors, embed, lm_head)
+    drafter = (Qwen3Drafter if args.qwen3 else Drafter)(config, tensors, embed, lm_head)
 
-    text = CONFIG["text_config"]
+    text = drafter.text
     rng = np.random.default_rng(args.seed)
-    num_streams, size = len(text["dspark_target_layer_ids"]), text["hidden_size"]
-    scale = np.array([1.0, 2.0, 4.0])[:, None]  # a residual stream grows with depth
+    block_size = text["block_size" if args.qwen3 else "dspark_block_size"]
+    num_streams, size = 2 if args.qwen3 else 3, text["hidden_size"]
+    scale = np.array([1.0, 2.0, 4.0])[:num_streams, None]  # a residual stream grows with depth
     golden: dict[str, list] = {
         name: [] for name in ("anchor", "hidden", "logits", "biased", "tokens", "confidence")
     }
     streams, keys, values = [], [], []
-    for length in CONTEXTS:
+    for length in contexts:
         own = rng.standard_normal((length, num_streams, size)) * scale
         own = own.astype(np.float32)
         context = [drafter.context(own[t].astype(np.float64), t) for t in range(length)]
         anchor = int(rng.integers(text["vocab_size"]))
-        hidden = drafter.block(anchor, length, text["dspark_block_size"], context)
+        hidden = drafter.block(anchor, length, block_size, context)
         logits = hidden @ lm_head.T
         tokens, biased, confidence = drafter.draw(anchor, hidden, logits)
         streams.append(own)
@@ -285,7 +397,7 @@ def main() -> None:
         )
         for name, value in golden.items()
     }
-    out["context_length"] = torch.tensor(CONTEXTS, dtype=torch.int32)
+    out["context_length"] = torch.tensor(contexts, dtype=torch.int32)
     # [num streams][all contexts' tokens][hidden]
     out["streams"] = torch.tensor(np.concatenate(streams).transpose(1, 0, 2).copy())
     out["context_k"] = torch.tensor(np.array(keys), dtype=torch.float32)  # [tokens][layers][heads]

@@ -84,36 +84,52 @@ class Pair {
   std::vector<BlockId> table_;
 };
 
-class DraftingDecoder : public ::testing::TestWithParam<std::string> {
+struct Tested {
+  std::string backend;
+  DrafterKind kind = DrafterKind::kMinimax;
+};
+
+class DraftingDecoder : public ::testing::TestWithParam<Tested> {
  protected:
   DraftingDecoder() {
     RandomCheckpoint options;
     options.drafter = RandomDrafter{};
+    if (GetParam().kind == DrafterKind::kQwen3) {
+      options.drafter = {
+          .kind = DrafterKind::kQwen3, .has_own_tables = true, .linears = MatrixSpelling::kBF16};
+    }
     write_random_checkpoint(folder_.path(), options);
   }
+  std::string backend() const { return GetParam().backend; }
   TemporaryFolder folder_;
 };
 
-std::vector<std::string> tested_backends() {
-  if (const char* const only = std::getenv("WINNOW_TEST_BACKEND")) return {only};
+std::vector<Tested> all_tested() {
   std::vector<std::string> names{"scalar", "cpu"};
   if (ops::testing::has_cuda_device()) names.insert(names.end(), {"cuda-exact", "cuda"});
-  return names;
+  if (const char* const only = std::getenv("WINNOW_TEST_BACKEND")) names = {only};
+  std::vector<Tested> all;
+  for (const std::string& name : names) {
+    for (const DrafterKind kind : {DrafterKind::kMinimax, DrafterKind::kQwen3}) {
+      all.push_back({name, kind});
+    }
+  }
+  return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, DraftingDecoder, ::testing::ValuesIn(tested_backends()),
+INSTANTIATE_TEST_SUITE_P(, DraftingDecoder, ::testing::ValuesIn(all_tested()),
                          [](const auto& tested) {
-                           std::string name = tested.param;
+                           std::string name = tested.param.backend;
                            std::ranges::replace(name, '-', '_');
-                           return name;
+                           return name + (tested.param.kind == DrafterKind::kQwen3 ? "_qwen3" : "");
                          });
 
 TEST_P(DraftingDecoder, ChunksOfThePromptGiveTheSameDraft) {
-  Pair whole(folder_.path(), GetParam());
+  Pair whole(folder_.path(), backend());
   whole.run(0, kPrompt, kPrompt);
   const auto expected = whole.draft(kPrompt);
   for (const std::int32_t chunk : {1, 7, 16, 50}) {
-    Pair chunked(folder_.path(), GetParam());
+    Pair chunked(folder_.path(), backend());
     for (std::int32_t p = 0; p < kPrompt; p += chunk) {
       const std::int32_t count = std::min(chunk, kPrompt - p);
       chunked.run(p, count, count);
@@ -125,12 +141,12 @@ TEST_P(DraftingDecoder, ChunksOfThePromptGiveTheSameDraft) {
 
 // Spec 3.4: rejected rows leave stale slots behind, and nothing reads them.
 TEST_P(DraftingDecoder, RejectedRowsLeaveNoTrace) {
-  Pair plain(folder_.path(), GetParam());
+  Pair plain(folder_.path(), backend());
   plain.run(0, kPrompt, kPrompt);
   plain.run(kPrompt, 2, 2);
   const auto expected = plain.draft(kPrompt + 2);
 
-  Pair verifying(folder_.path(), GetParam());
+  Pair verifying(folder_.path(), backend());
   verifying.run(0, kPrompt, kPrompt);
   const auto before = verifying.draft(kPrompt);
   verifying.run(kPrompt, 1 + kDraft, 2);  // the anchor and one of seven drafts are committed
@@ -141,7 +157,7 @@ TEST_P(DraftingDecoder, RejectedRowsLeaveNoTrace) {
 // Also of recorded blocks: the same counts come again with other anchors, other positions and more
 // context, after the pool and the number of requests have changed.
 TEST_P(DraftingDecoder, TokensDrawnWithTheBlockAreThoseOfTheChain) {
-  Pair pair(folder_.path(), GetParam());
+  Pair pair(folder_.path(), backend());
   pair.run(0, kPrompt, kPrompt);
   pair.decoder().set_drafter(&pair.drafter());
   if (!pair.decoder().can_draw_drafts()) GTEST_SKIP() << "tokens are drawn on the host";
@@ -185,8 +201,8 @@ TEST_P(DraftingDecoder, TokensDrawnWithTheBlockAreThoseOfTheChain) {
 }
 
 TEST_P(DraftingDecoder, TheTargetsLogitsAreThoseWithoutADrafter) {
-  Pair with(folder_.path(), GetParam());
-  Pair without(folder_.path(), GetParam(), false);
+  Pair with(folder_.path(), backend());
+  Pair without(folder_.path(), backend(), false);
   for (const auto& [first, count] : {std::pair{0, kPrompt}, {kPrompt, 8}, {kPrompt + 8, 1}}) {
     EXPECT_TRUE(ops::testing::bits_equal(without.run(first, count, 0),
                                          with.run(first, count, count), {kVocab}));

@@ -52,7 +52,7 @@ MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
                                std::int64_t max_positions)
     : config_(std::move(config)),
       weights_(std::move(weights)),
-      target_(target),
+      tables_(weights_.tables(target)),
       backend_(std::move(backend)),
       rope_(config_.rope_theta, config_.rotary_dim, max_positions, backend_.memory),
       context_batch_(backend_.memory),
@@ -101,7 +101,8 @@ void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
                           const ops::Array<float>& weight, std::int64_t num_rows, float* out) {
   backend_.rms_norm(context, {.x = x,
                               .weight = weight.data(),
-                              .eps = static_cast<float>(config_.rms_eps),
+                              .eps = rms_eps(),
+                              .offset = norm_offset(),
                               .num_rows = num_rows,
                               .width = config_.hidden_size,
                               .out = out});
@@ -165,7 +166,8 @@ void MinimaxDrafter::insert_context(const ops::OpContext& context,
                               .num_rows = count});
     backend_.draft_insert(context, {.projected = projected_.data(),
                                     .k_norm = weights_.context_k_norm.data(),
-                                    .eps = static_cast<float>(config_.rms_eps),
+                                    .norm_offset = norm_offset(),
+                                    .eps = rms_eps(),
                                     .rope = rope_.table(),
                                     .shape = attention_shape(),
                                     .num_layers = config_.num_layers,
@@ -317,15 +319,15 @@ void MinimaxDrafter::run_block(const ops::OpContext& context, const ops::CacheVi
   const std::int64_t hidden = config_.hidden_size;
   backend_.embed(context, {.tokens = block_batch_.values(),
                            .num_tokens = rows,
-                           .table = target_.embedding,
-                           .table_scheme = target_.embedding_scheme,
+                           .table = tables_.embedding,
+                           .table_scheme = tables_.embedding_scheme,
                            .hidden = hidden,
                            .out = x_.data()});
   for (int layer = 0; layer < config_.num_layers; ++layer) run_layer(context, layer, cache);
   norm(context, x_.data(), weights_.final_norm, rows, hidden_.data());
   backend_.linear(context, {.x = hidden_.data(),
                             .x_stride = hidden,
-                            .w = target_.lm_head,
+                            .w = tables_.lm_head,
                             .y = logits_.data(),
                             .y_stride = config_.vocab_size,
                             .num_rows = rows});
@@ -348,7 +350,8 @@ void MinimaxDrafter::run_layer(const ops::OpContext& context, int layer,
   backend_.draft_heads(context, {.qkv = qkv_.data(),
                                  .q_norm = weights.q_norm.data(),
                                  .k_norm = weights.k_norm.data(),
-                                 .eps = static_cast<float>(config_.rms_eps),
+                                 .norm_offset = norm_offset(),
+                                 .eps = rms_eps(),
                                  .rope = rope_.table(),
                                  .shape = shape,
                                  .batch = batch});
@@ -372,7 +375,8 @@ void MinimaxDrafter::run_layer(const ops::OpContext& context, int layer,
                          .num_tokens = batch.num_tokens,
                          .weights = weights.mlp.view(),
                          .constants = {.alpha = static_cast<float>(config_.swiglu_alpha),
-                                       .limit = static_cast<float>(config_.swiglu_limit)},
+                                       .limit = static_cast<float>(config_.swiglu_limit),
+                                       .offset = static_cast<float>(config_.swiglu_offset)},
                          .y = x_.data(),
                          .accumulate = true});
 }
@@ -401,8 +405,8 @@ void MinimaxDrafter::add_bias(const ops::OpContext& context, std::int32_t slot,
   backend_.embed(context, {.tokens = previous,
                            .token_stride = stride,
                            .num_tokens = num_requests_,
-                           .table = weights_.markov_w1,
-                           .table_scheme = weights_.markov_w1_scheme,
+                           .table = weights_.markov_w1.rows,
+                           .table_scheme = weights_.markov_w1.scheme,
                            .hidden = config_.markov_rank,
                            .out = token_rows_.data()});
   const std::int64_t vocab = config_.vocab_size;

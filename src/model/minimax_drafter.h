@@ -1,5 +1,7 @@
-// The DSpark drafter of MiniMax-M3.1: MiniMax layers over a block of anchor and noise tokens, a
-// rank-r Markov bias and a confidence head (spec/speculative.md 2).
+// The DSpark drafter: layers over a block of anchor and noise tokens, a rank-r Markov bias and a
+// confidence head (spec/speculative.md 2). MiniMax layers (M3.1's) and Qwen3 layers (M3's) take the
+// same steps; what differs (norm, rotated dims, activation, window) is in DrafterConfig, as
+// numbers.
 #pragma once
 
 #include <filesystem>
@@ -37,7 +39,7 @@ class MinimaxDrafter final : public Drafter {
   CacheRowShape::Drafter cache_shape(CacheDType dtype) const override {
     return drafter_cache_shape(config_, dtype);
   }
-  bool has_confidence() const override { return config_.has_confidence_head; }
+  bool has_confidence() const override { return weights_.confidence_hidden != nullptr; }
   std::int64_t weight_bytes() const override { return weights_.num_bytes(); }
   std::uint64_t fingerprint() const override { return weights_.fingerprint; }
 
@@ -57,6 +59,8 @@ class MinimaxDrafter final : public Drafter {
  private:
   ops::AttentionShape attention_shape() const;
   ops::WorkLimits work_limits() const;
+  float rms_eps() const { return static_cast<float>(config_.rms_eps); }
+  float norm_offset() const { return static_cast<float>(config_.norm_offset); }
   template <typename T>
   void grow(ops::Array<T>& array, std::int64_t count);
   void place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
@@ -79,7 +83,7 @@ class MinimaxDrafter final : public Drafter {
 
   DrafterConfig config_;
   PackedDrafter weights_;
-  SharedTables target_;
+  SharedTables tables_;  // the target's, or the drafter's own
   ops::Backend backend_;
   RopeCache rope_;
 
@@ -108,7 +112,7 @@ class MinimaxDrafter final : public Drafter {
 };
 
 struct LoadedDrafter {
-  std::unique_ptr<const Checkpoint> checkpoint;  // W1 is read from its mapping
+  std::unique_ptr<const Checkpoint> checkpoint;  // its tables are read from the mapping
   std::unique_ptr<MinimaxDrafter> drafter;
 };
 

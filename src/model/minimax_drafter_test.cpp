@@ -1,5 +1,6 @@
-// The drafter against tests/golden/nano-drafter, which train/drafter_reference.py made in float64
-// from the specification alone; and what must not change its bits.
+// The drafter against tests/golden/nano-drafter and nano-drafter-qwen3, which
+// train/drafter_reference.py made in float64 from the specification alone; and what must not change
+// its bits.
 #include "model/minimax_drafter.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,8 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/testing/temporary_folder.h"
 #include "checkpoint/weights.h"
 #include "formats/bulk_codecs.h"
 #include "formats/cache_codec.h"
@@ -40,9 +43,13 @@ const Trio kTrained = {.target = kGolden / "../../models/winnow-tiny",
                        .drafter = kGolden / "../../models/winnow-tiny",
                        .golden = kGolden / "tiny-drafter",
                        .max_positions = 512};
+/// Of Qwen3 layers.
+const Trio kQwen3 = {.target = kGolden / "nano-text",
+                     .drafter = kGolden / "nano-drafter-qwen3",
+                     .golden = kGolden / "nano-drafter-qwen3",
+                     .max_positions = 256};
 constexpr std::int32_t kBlockTokens = 16;
 constexpr std::int32_t kRows = 64;
-constexpr std::int32_t kBlock = 7;
 constexpr std::int64_t kVocab = 512;
 
 /// Tensors of golden.safetensors.
@@ -95,8 +102,9 @@ class Fixture {
       for (std::int32_t p = 0; p < length; p += kBlockTokens) table.push_back(BlockId{*next++});
     }
     const std::span<const float> streams = golden_.floats("streams");
-    for (std::size_t i = 0; i < 3; ++i) {
-      streams_.push_back(streams.data() + i * streams.size() / 3);
+    const std::size_t num_streams = drafter().target_layers().size();
+    for (std::size_t i = 0; i < num_streams; ++i) {
+      streams_.push_back(streams.data() + i * streams.size() / num_streams);
     }
   }
 
@@ -204,10 +212,11 @@ double error_of(std::span<const float> expected, std::span<const float> actual) 
 constexpr double kTolerance = 1e-4;
 
 class MinimaxDrafterReference : public ::testing::TestWithParam<const Trio*> {};
-INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterReference, ::testing::Values(&kNano, &kTrained),
+INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterReference, ::testing::Values(&kNano, &kTrained, &kQwen3),
                          [](const auto& tested) {
-                           return tested.param == &kNano ? std::string("random")
-                                                         : std::string("trained");
+                           return std::string(tested.param == &kNano      ? "random"
+                                              : tested.param == &kTrained ? "trained"
+                                                                          : "qwen3");
                          });
 
 TEST_P(MinimaxDrafterReference, HasTheSameContext) {
@@ -239,9 +248,11 @@ TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
     fixture.insert_all(context);
     const auto requests = fixture.requests();
     const std::size_t count = requests.size();
-    drafter.draft(context, requests, kBlock, fixture.cache());
-    const std::size_t vocab = golden.floats("logits").size() / count / kBlock;
-    const std::span logits(drafter.logits(), count * kBlock * vocab);
+    const std::int32_t num_tokens = drafter.max_draft_tokens();
+    const auto block = static_cast<std::size_t>(num_tokens);
+    drafter.draft(context, requests, num_tokens, fixture.cache());
+    const std::size_t vocab = golden.floats("logits").size() / count / block;
+    const std::span logits(drafter.logits(), count * block * vocab);
     EXPECT_LE(error_of(golden.floats("hidden"), {drafter.hidden(), golden.floats("hidden").size()}),
               kTolerance);
     EXPECT_LE(error_of(golden.floats("logits"), logits), kTolerance);
@@ -250,10 +261,10 @@ TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
     std::vector<TokenId> previous(golden.integers("anchor").begin(),
                                   golden.integers("anchor").end());
     std::vector<float> confidence(count);
-    for (std::int32_t slot = 0; slot < kBlock; ++slot) {
+    for (std::int32_t slot = 0; slot < num_tokens; ++slot) {
       drafter.step(context, slot, previous, confidence);
       for (std::size_t s = 0; s < count; ++s) {
-        const std::size_t at = s * kBlock + static_cast<std::size_t>(slot);
+        const std::size_t at = s * block + static_cast<std::size_t>(slot);
         const auto row = logits.subspan(at * vocab, vocab);
         EXPECT_NEAR(confidence[s], golden.floats("confidence")[at], kTolerance) << s << " " << slot;
         previous[s] = static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
@@ -264,14 +275,21 @@ TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
   });
 }
 
+/// Bits do not ask what weights are worth: the random drafters, one of each kind.
+class MinimaxDrafterBits : public ::testing::TestWithParam<const Trio*> {};
+INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterBits, ::testing::Values(&kNano, &kQwen3),
+                         [](const auto& tested) {
+                           return std::string(tested.param == &kNano ? "minimax" : "qwen3");
+                         });
+
 // Spec 11 item 2: prefix reuse and preemption rely on it.
-TEST(MinimaxDrafter, ContextInAnyChunksIsTheSameBytes) {
+TEST_P(MinimaxDrafterBits, ContextInAnyChunksIsTheSameBytes) {
   ops::testing::TestContext reference(1);
   for (const CacheDType dtype : {CacheDType::kFp8, CacheDType::kBF16}) {
-    Fixture expected(ops::make_scalar_backend(), dtype);
+    Fixture expected(ops::make_scalar_backend(), dtype, *GetParam());
     expected.insert_all(reference.get());
     for_each_drafting_backend([&](const ops::Backend& backend, const ops::OpContext& context) {
-      Fixture fixture(backend, dtype);
+      Fixture fixture(backend, dtype, *GetParam());
       for (const std::int32_t chunk : {1, 7, 128}) {
         fixture.clear();
         fixture.insert(context, chunk);
@@ -282,10 +300,10 @@ TEST(MinimaxDrafter, ContextInAnyChunksIsTheSameBytes) {
   }
 }
 
-TEST(MinimaxDrafter, ARequestAloneGivesTheSameBits) {
+TEST_P(MinimaxDrafterBits, ARequestAloneGivesTheSameBits) {
   ops::testing::TestContext reference(1);
-  for (const std::int32_t num_tokens : {1, 3, 7}) {
-    Fixture expected(ops::make_scalar_backend(), CacheDType::kFp8);
+  for (const std::int32_t num_tokens : {1, 3, 5}) {
+    Fixture expected(ops::make_scalar_backend(), CacheDType::kFp8, *GetParam());
     expected.insert_all(reference.get());
     const auto requests = expected.requests();
     expected.drafter().draft(reference.get(), requests, num_tokens, expected.cache());
@@ -293,7 +311,7 @@ TEST(MinimaxDrafter, ARequestAloneGivesTheSameBits) {
     const std::vector<float> all(expected.drafter().logits(),
                                  expected.drafter().logits() + requests.size() * size);
     for_each_drafting_backend([&](const ops::Backend& backend, const ops::OpContext& context) {
-      Fixture fixture(backend, CacheDType::kFp8);
+      Fixture fixture(backend, CacheDType::kFp8, *GetParam());
       // What the window cannot reach was never written: it must not be read.
       fixture.insert(context, 5, true);
       for (std::size_t s = 0; s < requests.size(); ++s) {
@@ -304,6 +322,65 @@ TEST(MinimaxDrafter, ARequestAloneGivesTheSameBits) {
       }
     });
   }
+}
+
+/// The Qwen3 golden drafter with an embedding and an lm_head of its own: the target's, times a
+/// power of two, whose products are exact.
+void write_with_own_tables(const fs::path& folder, float embed_factor, float head_factor) {
+  constexpr std::int64_t kWidth = 128;
+  const Checkpoint target(kQwen3.target);
+  const ModelWeights weights = load_weights(target, read_model_config(kQwen3.target));
+  const WeightMatrix* const sources[] = {&weights.embed, &weights.lm_head};
+  const float factors[] = {embed_factor, head_factor};
+  const SafetensorsFile file(kQwen3.drafter / "dspark/model.safetensors");
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const StoredTensor& stored : file.tensors()) {
+    tensors.push_back({stored.name, stored.dtype, stored.shape});
+  }
+  for (const char* name : {"embed_tokens.weight", "lm_head.weight"}) {
+    tensors.push_back({name, DType::kF32, {kVocab, kWidth}});
+  }
+  fs::copy_file(kQwen3.drafter / "dspark/config.json", folder / "config.json",
+                fs::copy_options::overwrite_existing);
+  SafetensorsWriter writer(folder / "model.safetensors", tensors);
+  for (const StoredTensor& stored : file.tensors()) {
+    const TensorView view = file.view(stored);
+    writer.append(stored.name, {view.data, static_cast<std::size_t>(view.num_bytes())});
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::vector<float> values(kVocab * kWidth);
+    dequantize_rows(*sources[i], 0, kVocab, values.data());
+    for (float& value : values) value *= factors[i];
+    writer.append(tensors[tensors.size() - 2 + i].name, std::as_bytes(std::span(values)));
+  }
+  writer.finish();
+}
+
+TEST(MinimaxDrafter, TablesOfItsOwnAreUsed) {
+  const TemporaryFolder folder;
+  Trio own = kQwen3;
+  own.drafter = folder.path();
+  const auto logits_of = [](Fixture& fixture, const ops::OpContext& context) {
+    fixture.insert_all(context);
+    const auto requests = fixture.requests();
+    fixture.drafter().draft(context, requests, 5, fixture.cache());
+    return std::vector<float>(
+        fixture.drafter().logits(),
+        fixture.drafter().logits() + requests.size() * 5 * static_cast<std::size_t>(kVocab));
+  };
+  for_each_drafting_backend([&](const ops::Backend& backend, const ops::OpContext& context) {
+    Fixture shared(backend, CacheDType::kF32, kQwen3);
+    const std::vector<float> expected = logits_of(shared, context);
+    write_with_own_tables(folder.path(), 1.0F, 2.0F);
+    Fixture own_head(backend, CacheDType::kF32, own);
+    std::vector<float> doubled = logits_of(own_head, context);
+    for (float& logit : doubled) logit /= 2;
+    EXPECT_TRUE(ops::testing::bits_equal(expected, doubled, {std::ssize(expected)}));
+    write_with_own_tables(folder.path(), 4.0F, 1.0F);
+    Fixture own_embedding(backend, CacheDType::kF32, own);
+    EXPECT_NE(expected, logits_of(own_embedding, context));
+    EXPECT_GE(own_embedding.drafter().weight_bytes(), shared.drafter().weight_bytes());
+  });
 }
 
 // The bias is of the request's own previous token, and of its slot alone.

@@ -38,15 +38,14 @@ void add_layer(WeightPacker& packer, const ops::Backend& backend, const DrafterL
   packer.add_mlp(layer.mlp, packed.mlp);
 }
 
-void place_markov_table(const WeightMatrix& table, const ops::Backend& backend,
-                        PackedDrafter& packed) {
-  packed.markov_w1 = table.data.data;
-  packed.markov_w1_scheme = table.scheme;
-  if (backend.memory->is_host()) return;
-  packed.markov_w1_copy = ops::Array<std::byte>(
+PackedTable place_table(const WeightMatrix& table, const ops::Backend& backend, const char* name) {
+  PackedTable packed{.rows = table.data.data, .scheme = table.scheme, .copy = {}};
+  if (backend.memory->is_host()) return packed;
+  packed.copy = ops::Array<std::byte>(
       backend.memory, std::span(table.data.data, static_cast<std::size_t>(table.data.num_bytes())),
-      "the drafter's token table");
-  packed.markov_w1 = packed.markov_w1_copy.data();
+      name);
+  packed.rows = packed.copy.data();
+  return packed;
 }
 
 }  // namespace
@@ -63,7 +62,7 @@ PackedDrafter pack_drafter(const Checkpoint& checkpoint, const DrafterConfig& co
         pack_columns(weights.fc, i * config.hidden_size, config.hidden_size, backend));
   }
   drop_pages(checkpoint, weights.fc);
-  if (config.has_confidence_head) {
+  if (weights.confidence.rows > 0) {
     packed.confidence_hidden = pack_columns(weights.confidence, 0, config.hidden_size, backend);
     if (config.confidence_uses_markov) {
       packed.confidence_markov =
@@ -71,7 +70,10 @@ PackedDrafter pack_drafter(const Checkpoint& checkpoint, const DrafterConfig& co
     }
     packed.confidence_bias = weights.confidence_bias.front();
   }
-  place_markov_table(weights.markov_w1, backend, packed);
+  packed.markov_w1 = place_table(weights.markov_w1, backend, "the drafter's token table");
+  if (weights.embed.rows > 0) {
+    packed.embedding = place_table(weights.embed, backend, "the drafter's embedding table");
+  }
 
   WeightPacker packer;
   std::vector<const WeightMatrix*> context;
@@ -86,12 +88,23 @@ PackedDrafter pack_drafter(const Checkpoint& checkpoint, const DrafterConfig& co
   packed.context_k_norm = place_weights(backend, k_norms);
   packer.add(std::move(context), packed.context_kv);
   packer.add({&weights.markov_w2}, packed.markov_w2);
+  if (weights.lm_head.rows > 0) packer.add({&weights.lm_head}, packed.lm_head);
   packer.run(checkpoint, backend, progress);
   return packed;
 }
 
+SharedTables PackedDrafter::tables(const SharedTables& target) const {
+  SharedTables tables = target;
+  if (embedding.rows != nullptr) {
+    tables.embedding = embedding.rows;
+    tables.embedding_scheme = embedding.scheme;
+  }
+  if (lm_head != nullptr) tables.lm_head = lm_head.get();
+  return tables;
+}
+
 std::int64_t PackedDrafter::num_bytes() const {
-  std::int64_t total = markov_w1_copy.num_bytes();
+  std::int64_t total = markov_w1.copy.num_bytes() + embedding.copy.num_bytes();
   const auto add = [&](const std::unique_ptr<ops::PackedMatrix>& matrix) {
     if (matrix != nullptr) total += matrix->num_bytes();
   };
@@ -101,7 +114,8 @@ std::int64_t PackedDrafter::num_bytes() const {
       add(*matrix);
     }
   }
-  for (const auto* matrix : {&context_kv, &markov_w2, &confidence_hidden, &confidence_markov}) {
+  for (const auto* matrix :
+       {&context_kv, &markov_w2, &confidence_hidden, &confidence_markov, &lm_head}) {
     add(*matrix);
   }
   return total;

@@ -20,7 +20,14 @@ struct PackedDrafterLayer {
   PackedMlp mlp;
 };
 
-/// On a CPU the table W1 stays in the checkpoint's mapping, which must outlive this.
+/// A matrix of which rows are read. On a CPU it stays in the checkpoint's mapping.
+struct PackedTable {
+  const void* rows = nullptr;
+  QuantScheme scheme = QuantScheme::kBF16;
+  ops::Array<std::byte> copy;  // on a device
+};
+
+/// On a CPU the checkpoint's mapping must outlive this: tables are read from it.
 struct PackedDrafter {
   /// One [hidden][hidden] per stream: fc applied to the concatenation is the sum of these.
   std::vector<std::unique_ptr<ops::PackedMatrix>> fc;
@@ -28,16 +35,18 @@ struct PackedDrafter {
   std::unique_ptr<ops::PackedMatrix> context_kv;  // k, v of layer 0, k, v of layer 1, …
   ops::Array<float> context_k_norm;               // [layers][head_dim]
   std::vector<PackedDrafterLayer> layers;
-  ops::Array<float> final_norm;     // [hidden]
-  const void* markov_w1 = nullptr;  // [vocab][rank]
-  QuantScheme markov_w1_scheme = QuantScheme::kBF16;
-  ops::Array<std::byte> markov_w1_copy;                  // on a device
+  ops::Array<float> final_norm;                          // [hidden]
+  PackedTable markov_w1;                                 // [vocab][rank]
   std::unique_ptr<ops::PackedMatrix> markov_w2;          // [vocab][rank]
   std::unique_ptr<ops::PackedMatrix> confidence_hidden;  // [1][hidden]; null without the head
   std::unique_ptr<ops::PackedMatrix> confidence_markov;  // [1][rank]; null when it reads no token
   float confidence_bias = 0.0F;
+  PackedTable embedding;                       // [vocab][hidden]; no rows: the target's
+  std::unique_ptr<ops::PackedMatrix> lm_head;  // [vocab][hidden]; null: the target's
   std::uint64_t fingerprint = 0;
 
+  /// The target's, where the drafter has none of its own.
+  SharedTables tables(const SharedTables& target) const;
   std::int64_t num_bytes() const;
 };
 

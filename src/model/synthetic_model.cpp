@@ -168,9 +168,9 @@ PackedDrafter make_drafter_weights(const DrafterConfig& config, const ops::Backe
     layer.output = random.matrix({{kOthers, hidden, heads}});
     layer.mlp = random.mlp(kOthers, hidden, config.ffn_width);
   }
-  weights.markov_w1_copy = random.table(std::int64_t{config.vocab_size} * config.markov_rank,
+  weights.markov_w1.copy = random.table(std::int64_t{config.vocab_size} * config.markov_rank,
                                         "the drafter's token table");
-  weights.markov_w1 = weights.markov_w1_copy.data();
+  weights.markov_w1.rows = weights.markov_w1.copy.data();
   weights.markov_w2 = random.matrix({{QuantScheme::kBF16, config.vocab_size, config.markov_rank}});
   weights.confidence_hidden = random.matrix({{QuantScheme::kBF16, 1, hidden}});
   weights.confidence_markov = random.matrix({{QuantScheme::kBF16, 1, config.markov_rank}});

@@ -17,10 +17,28 @@ namespace {
 
 constexpr std::int32_t kMaxPrompt = 120, kMaxTokens = 24, kDrafts = 7;
 
-RandomCheckpoint with_drafter() {
+RandomCheckpoint with_drafter(DrafterKind kind) {
   RandomCheckpoint options;
   options.drafter = RandomDrafter{};
+  if (kind == DrafterKind::kQwen3) {
+    options.drafter = {.kind = kind, .linears = MatrixSpelling::kBF16};
+  }
   return options;
+}
+
+struct Tested {
+  std::string backend;
+  DrafterKind kind = DrafterKind::kMinimax;
+};
+
+std::vector<Tested> all_tested() {
+  std::vector<Tested> all;
+  for (const std::string& name : backend_names()) {
+    for (const DrafterKind kind : {DrafterKind::kMinimax, DrafterKind::kQwen3}) {
+      all.push_back({name, kind});
+    }
+  }
+  return all;
 }
 
 /// A target with its drafter on one backend.
@@ -45,7 +63,7 @@ class DecoderSpeculationModel {
   LoadedDrafter drafter_;
 };
 
-class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
+class DecoderSpeculation : public ::testing::TestWithParam<Tested> {
  protected:
   Decoder& decoder() { return tested_.decoder(); }
 
@@ -62,15 +80,15 @@ class DecoderSpeculation : public ::testing::TestWithParam<std::string> {
     return options;
   }
 
-  TestModel model_{with_drafter()};
-  DecoderSpeculationModel tested_{model_, GetParam()};
+  TestModel model_{with_drafter(GetParam().kind)};
+  DecoderSpeculationModel tested_{model_, GetParam().backend};
 };
 
-INSTANTIATE_TEST_SUITE_P(, DecoderSpeculation, ::testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(, DecoderSpeculation, ::testing::ValuesIn(all_tested()),
                          [](const auto& tested) {
-                           std::string name = tested.param;
+                           std::string name = tested.param.backend;
                            std::ranges::replace(name, '-', '_');
-                           return name;
+                           return name + (tested.param.kind == DrafterKind::kQwen3 ? "_qwen3" : "");
                          });
 
 TEST_P(DecoderSpeculation, EqualsPlainDecoding) {
@@ -128,7 +146,7 @@ TEST_P(DecoderSpeculation, EqualsPlainDecodingWithLengthsThatAdapt) {
 // Where tokens are drawn beside the logits, drafts and their verification never see a row: the same
 // drafts are proposed and accepted as by the reference, which draws them itself.
 TEST_P(DecoderSpeculation, ProposesAndAcceptsWhatTheReferenceDoes) {
-  if (GetParam() == "cuda") GTEST_SKIP() << "bits of its own";
+  if (GetParam().backend == "cuda") GTEST_SKIP() << "bits of its own";
   const DecoderSpeculationModel reference(model_, reference_backend());
   const Workload workload =
       mixed_workload(43, 8, kMaxPrompt, kMaxTokens, model_.options().vocab_size);
