@@ -194,9 +194,10 @@ bool ToolCallParser::take_call(std::size_t begin, Piece& out) {
   }
   const std::size_t after = end->tag + kCallCloser.size();
   if (name && values) {
+    static const nlohmann::ordered_json kUnknownTool;
     const auto schema = schemas_->find(*name);
-    const nlohmann::ordered_json arguments = tool_arguments(
-        *values, schema == schemas_->end() ? nlohmann::ordered_json() : schema->second);
+    const nlohmann::ordered_json arguments =
+        tool_arguments(*values, schema == schemas_->end() ? kUnknownTool : schema->second);
     out.calls.push_back({*std::move(name),
                          arguments.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
     ++num_calls_;
