@@ -14,7 +14,6 @@ import draft_model
 import drafter_reference
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 
 def by_torch(folder, named, config, streams, anchor, length):
@@ -60,50 +59,27 @@ def main():
     found = draft_data.read_safetensors(a.streams)
     starts = found["starts"].tolist()
     lengths = np.diff(starts)
-    out = {}
-    streams, keys, values = [], [], []
+    golden = drafter_reference.Golden(reference, head)
     for n, length in enumerate(a.contexts):
         first = starts[int(np.flatnonzero(lengths > length)[n])]
         own = torch.stack(
-            [found[f"streams.{i}"][first : first + length] for i in text["dspark_target_layer_ids"]]
+            [
+                found[f"streams.{i}"][first : first + length]
+                for i in text["dspark_target_layer_ids"]
+            ],
+            1,
         ).float()
         anchor = int(found["tokens"][first + length])
-        rows = own.double().numpy().transpose(1, 0, 2)
-        context = [reference.context(rows[t], t) for t in range(length)]
-        hidden = reference.block(anchor, length, text["dspark_block_size"], context)
-        ours = by_torch(a.model, named, config, own.permute(1, 0, 2).flatten(1), anchor, length)
+        hidden = golden.add(own.numpy(), anchor, text["dspark_block_size"])
+        ours = by_torch(a.model, named, config, own.flatten(1), anchor, length)
         print(
             "context",
             length,
             "PyTorch differs by",
             np.abs(ours - hidden).max() / np.abs(hidden).max(),
         )
-        logits = hidden @ head.T
-        tokens, biased, confidence = reference.draw(anchor, hidden, logits)
-        streams.append(own)
-        keys += [[layer[0] for layer in row] for row in context]
-        values += [[layer[1] for layer in row] for row in context]
-        for name, value in (
-            ("anchor", anchor),
-            ("hidden", hidden),
-            ("logits", logits),
-            ("biased", biased),
-            ("tokens", tokens),
-            ("confidence", confidence),
-        ):
-            out.setdefault(name, []).append(value)
-    result = {
-        name: torch.tensor(
-            np.array(value), dtype=torch.int32 if name in ("anchor", "tokens") else torch.float32
-        )
-        for name, value in out.items()
-    }
-    result["context_length"] = torch.tensor(a.contexts, dtype=torch.int32)
-    result["streams"] = torch.cat(streams, 1).contiguous()
-    result["context_k"] = torch.tensor(np.array(keys), dtype=torch.float32)
-    result["context_v"] = torch.tensor(np.array(values), dtype=torch.float32)
     a.out.mkdir(parents=True, exist_ok=True)
-    save_file(result, a.out / "golden.safetensors")
+    golden.save(a.out / "golden.safetensors")
 
 
 if __name__ == "__main__":

@@ -189,57 +189,51 @@ def config_json(c):
     }
 
 
-def tensors(drafter):
-    """Published name -> tensor, quantised as M3.1's drafter."""
-    root, out = "language_model.model.dspark.", {}
+ROOT = "language_model.model.dspark."
 
-    def plain(name, t):
-        out[root + name] = t.detach().bfloat16()
 
-    plain("fc.weight", drafter.fc)
-    plain("hidden_norm.weight", drafter.hidden_norm)
-    plain("final_norm.weight", drafter.final_norm)
-    plain("markov_head.markov_w1.weight", drafter.w1)
-    plain("markov_head.markov_w2.weight", drafter.w2)
-    plain("confidence_head.proj.weight", drafter.confidence[None])
-    plain("confidence_head.proj.bias", drafter.confidence_bias)
+def plain_weights(drafter):
+    """(published name, parameter) of what is stored in BF16."""
+    yield "fc.weight", drafter.fc
+    yield "hidden_norm.weight", drafter.hidden_norm
+    yield "final_norm.weight", drafter.final_norm
+    yield "markov_head.markov_w1.weight", drafter.w1
+    yield "markov_head.markov_w2.weight", drafter.w2
+    yield "confidence_head.proj.weight", drafter.confidence
+    yield "confidence_head.proj.bias", drafter.confidence_bias
     for i, layer in enumerate(drafter.layers):
         p = f"layers.{i}.decoder_layer."
-        plain(p + "input_layernorm.weight", layer.input_norm)
-        plain(p + "post_attention_layernorm.weight", layer.post_norm)
-        plain(p + "self_attn.q_norm.weight", layer.q_norm)
-        plain(p + "self_attn.k_norm.weight", layer.k_norm)
+        yield p + "input_layernorm.weight", layer.input_norm
+        yield p + "post_attention_layernorm.weight", layer.post_norm
+        yield p + "self_attn.q_norm.weight", layer.q_norm
+        yield p + "self_attn.k_norm.weight", layer.k_norm
+
+
+def packed_weights(drafter):
+    """(published name, parameter) of what is stored in MXFP8, with its scales beside it."""
+    for i, layer in enumerate(drafter.layers):
         for place, names in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down"))):
             for name in names:
-                w, scale = quant.pack_mxfp8(getattr(layer, name).detach().float())
-                out[f"{root}{p}{place}.{name}_proj.weight"] = w
-                out[f"{root}{p}{place}.{name}_proj.weight_scale_inv"] = scale
+                full = f"layers.{i}.decoder_layer.{place}.{name}_proj.weight"
+                yield full, getattr(layer, name)
+
+
+def tensors(drafter):
+    """Published name -> tensor, quantised as M3.1's drafter."""
+    out = {}
+    for name, p in plain_weights(drafter):
+        row = p[None] if name == "confidence_head.proj.weight" else p
+        out[ROOT + name] = row.detach().bfloat16()
+    for name, p in packed_weights(drafter):
+        w, scale = quant.pack_mxfp8(p.detach().float())
+        out[ROOT + name], out[ROOT + name + "_scale_inv"] = w, scale
     return {name: t.contiguous().cpu() for name, t in out.items()}
 
 
 def load(drafter, named):
     """Sets the weights from published tensors."""
-    root = "language_model.model.dspark."
-
-    def plain(name, p):
-        p.copy_(named[root + name].float().view_as(p))
-
     with torch.no_grad():
-        plain("fc.weight", drafter.fc)
-        plain("hidden_norm.weight", drafter.hidden_norm)
-        plain("final_norm.weight", drafter.final_norm)
-        plain("markov_head.markov_w1.weight", drafter.w1)
-        plain("markov_head.markov_w2.weight", drafter.w2)
-        plain("confidence_head.proj.weight", drafter.confidence)
-        plain("confidence_head.proj.bias", drafter.confidence_bias)
-        for i, layer in enumerate(drafter.layers):
-            p = f"layers.{i}.decoder_layer."
-            plain(p + "input_layernorm.weight", layer.input_norm)
-            plain(p + "post_attention_layernorm.weight", layer.post_norm)
-            plain(p + "self_attn.q_norm.weight", layer.q_norm)
-            plain(p + "self_attn.k_norm.weight", layer.k_norm)
-            for place, names in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down"))):
-                for name in names:
-                    w = f"{root}{p}{place}.{name}_proj.weight"
-                    value = quant.unpack_mxfp8(named[w], named[w + "_scale_inv"])
-                    getattr(layer, name).copy_(value)
+        for name, p in plain_weights(drafter):
+            p.copy_(named[ROOT + name].float().view_as(p))
+        for name, p in packed_weights(drafter):
+            p.copy_(quant.unpack_mxfp8(named[ROOT + name], named[ROOT + name + "_scale_inv"]))

@@ -342,6 +342,46 @@ class Qwen3Drafter(Drafter):
         return (gate / (1 + np.exp(-gate)) * up) @ self.linear(layer + "down_proj").T
 
 
+class Golden:
+    """Outputs of a drafter over several contexts, for winnow to be compared with."""
+
+    def __init__(self, drafter, lm_head) -> None:
+        self.drafter, self.lm_head = drafter, lm_head
+        names = ("anchor", "hidden", "logits", "biased", "tokens", "confidence")
+        self.outputs: dict[str, list] = {name: [] for name in names}
+        self.streams, self.keys, self.values = [], [], []
+
+    def add(self, streams, anchor: int, block_size: int):
+        """One draft behind `streams` [tokens][num streams][hidden], float32; returns hidden."""
+        context = [self.drafter.context(row.astype(np.float64), t) for t, row in enumerate(streams)]
+        hidden = self.drafter.block(anchor, len(streams), block_size, context)
+        logits = hidden @ self.lm_head.T
+        tokens, biased, confidence = self.drafter.draw(anchor, hidden, logits)
+        drawn = (anchor, hidden, logits, biased, tokens, confidence)
+        for collected, value in zip(self.outputs.values(), drawn, strict=True):
+            collected.append(value)
+        self.streams.append(streams)
+        self.keys += [[layer[0] for layer in row] for row in context]
+        self.values += [[layer[1] for layer in row] for row in context]
+        return hidden
+
+    def save(self, path: pathlib.Path) -> None:
+        def tensor(value, dtype=torch.float32):
+            return torch.tensor(np.array(value), dtype=dtype)
+
+        integers = ("anchor", "tokens")
+        out = {
+            name: tensor(value, torch.int32 if name in integers else torch.float32)
+            for name, value in self.outputs.items()
+        }
+        out["context_length"] = tensor([len(own) for own in self.streams], torch.int32)
+        # [num streams][all contexts' tokens][hidden]
+        out["streams"] = torch.tensor(np.concatenate(self.streams).transpose(1, 0, 2).copy())
+        out["context_k"] = tensor(self.keys)  # [tokens][layers][heads]
+        out["context_v"] = tensor(self.values)
+        save_file(out, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", type=pathlib.Path)
@@ -366,43 +406,12 @@ def main() -> None:
     block_size = text["block_size" if args.qwen3 else "dspark_block_size"]
     num_streams, size = 2 if args.qwen3 else 3, text["hidden_size"]
     scale = np.array([1.0, 2.0, 4.0])[:num_streams, None]  # a residual stream grows with depth
-    golden: dict[str, list] = {
-        name: [] for name in ("anchor", "hidden", "logits", "biased", "tokens", "confidence")
-    }
-    streams, keys, values = [], [], []
+    golden = Golden(drafter, lm_head)
     for length in contexts:
         own = rng.standard_normal((length, num_streams, size)) * scale
-        own = own.astype(np.float32)
-        context = [drafter.context(own[t].astype(np.float64), t) for t in range(length)]
         anchor = int(rng.integers(text["vocab_size"]))
-        hidden = drafter.block(anchor, length, block_size, context)
-        logits = hidden @ lm_head.T
-        tokens, biased, confidence = drafter.draw(anchor, hidden, logits)
-        streams.append(own)
-        keys += [[layer[0] for layer in row] for row in context]
-        values += [[layer[1] for layer in row] for row in context]
-        for name, value in (
-            ("anchor", anchor),
-            ("hidden", hidden),
-            ("logits", logits),
-            ("biased", biased),
-            ("tokens", tokens),
-            ("confidence", confidence),
-        ):
-            golden[name].append(value)
-    integers = ("anchor", "tokens")
-    out = {
-        name: torch.tensor(
-            np.array(value), dtype=torch.int32 if name in integers else torch.float32
-        )
-        for name, value in golden.items()
-    }
-    out["context_length"] = torch.tensor(contexts, dtype=torch.int32)
-    # [num streams][all contexts' tokens][hidden]
-    out["streams"] = torch.tensor(np.concatenate(streams).transpose(1, 0, 2).copy())
-    out["context_k"] = torch.tensor(np.array(keys), dtype=torch.float32)  # [tokens][layers][heads]
-    out["context_v"] = torch.tensor(np.array(values), dtype=torch.float32)
-    save_file(out, args.out / "golden.safetensors")
+        golden.add(own.astype(np.float32), anchor, block_size)
+    golden.save(args.out / "golden.safetensors")
 
 
 if __name__ == "__main__":
