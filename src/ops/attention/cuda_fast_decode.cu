@@ -89,16 +89,8 @@ bool covers_attention_decode(const ops::AttentionShape& shape, const CachePlanes
 
 void launch_sparse_decode(const AttentionDecodeArgs& args, CUstream_st* stream) {
   if (args.batch.num_tokens == 0) return;
-  switch (cache_format(args.planes.k.dtype, args.planes.mode)) {
-    case CacheFormat::kNvfp4E4m3:
-      return launch<CacheFormat::kNvfp4E4m3>(args, stream);
-    case CacheFormat::kNvfp4Exact:
-      return launch<CacheFormat::kNvfp4Exact>(args, stream);
-    case CacheFormat::kFp8:
-      return launch<CacheFormat::kFp8>(args, stream);
-    case CacheFormat::kBf16:
-      return launch<CacheFormat::kBf16>(args, stream);
-  }
+  with_cache_format(cache_format(args.planes.k.dtype, args.planes.mode),
+                    [&]<CacheFormat F>() { launch<F>(args, stream); });
 }
 
 }  // namespace winnow::cuda

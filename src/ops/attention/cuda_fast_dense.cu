@@ -177,20 +177,9 @@ void launch_dense_decode(const AttentionDecodeArgs& args, std::int32_t num_posit
       std::min<std::int64_t>(dense_decode_scratch_bytes(args, num_positions) / a_token, 65535));
   for (; problem.first_token < args.batch.num_tokens; problem.first_token += chunk) {
     const std::int32_t count = std::min(chunk, args.batch.num_tokens - problem.first_token);
-    switch (cache_format(args.planes.k.dtype, args.planes.mode)) {
-      case CacheFormat::kNvfp4E4m3:
-        launch<CacheFormat::kNvfp4E4m3>(problem, count, num_multiprocessors, stream);
-        break;
-      case CacheFormat::kNvfp4Exact:
-        launch<CacheFormat::kNvfp4Exact>(problem, count, num_multiprocessors, stream);
-        break;
-      case CacheFormat::kFp8:
-        launch<CacheFormat::kFp8>(problem, count, num_multiprocessors, stream);
-        break;
-      case CacheFormat::kBf16:
-        launch<CacheFormat::kBf16>(problem, count, num_multiprocessors, stream);
-        break;
-    }
+    with_cache_format(cache_format(args.planes.k.dtype, args.planes.mode), [&]<CacheFormat F>() {
+      launch<F>(problem, count, num_multiprocessors, stream);
+    });
   }
 }
 

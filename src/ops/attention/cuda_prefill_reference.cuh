@@ -160,20 +160,8 @@ void launch_reference(Kind kind, const AttentionPrefillArgs& args) {
 }
 
 inline void run_reference(Kind kind, const AttentionPrefillArgs& args) {
-  switch (cuda::cache_format(dtype_of(kind), args.planes.mode)) {
-    case CacheFormat::kNvfp4E4m3:
-      launch_reference<CacheFormat::kNvfp4E4m3>(kind, args);
-      break;
-    case CacheFormat::kNvfp4Exact:
-      launch_reference<CacheFormat::kNvfp4Exact>(kind, args);
-      break;
-    case CacheFormat::kFp8:
-      launch_reference<CacheFormat::kFp8>(kind, args);
-      break;
-    case CacheFormat::kBf16:
-      launch_reference<CacheFormat::kBf16>(kind, args);
-      break;
-  }
+  cuda::with_cache_format(cuda::cache_format(dtype_of(kind), args.planes.mode),
+                          [&]<CacheFormat F>() { launch_reference<F>(kind, args); });
 }
 
 }  // namespace winnow::bench

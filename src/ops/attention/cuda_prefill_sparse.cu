@@ -161,7 +161,6 @@ struct BlockWalk {
 
 template <CacheFormat F>
 __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, int kv_head) {
-  constexpr bool kIsBf16 = F == CacheFormat::kBf16;
   Control& control = *shared.control;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31;
@@ -188,17 +187,7 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
     const bool is_mine = (control.members[i] >> warp & 1) != 0;
     ptx::mbarrier_wait_parity(key_pipe.full, parity);
     float scores[64];
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
-      const int query_offset = (k / 4) * (kQueryBytes / 2) + (k % 4) * 32;
-      ptx::wgmma_m64n128k16<kIsBf16>(scores, queries + (query_offset >> 4), keys + (offset >> 4),
-                                     k > 0);
-    }
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(scores);
+    multiply_keys<F>(queries, keys, scores);
     if (lane == 0) ptx::mbarrier_arrive(key_pipe.empty);
     std::uint32_t p[8][4];
     if (is_mine) {
@@ -208,20 +197,10 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
                                            control.blocks[i] * kFastBlockTokens;
       softmax<F>(scores, seen, softmax_factor(args.scale), quarter, outputs, p);
     } else {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) p[k][j] = 0;
-      }
+      see_nothing(p);
     }
     ptx::mbarrier_wait_parity(value_pipe.full, parity);
-    ptx::pin_registers(outputs);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      ptx::wgmma_m64n128k16<kIsBf16, true>(outputs, p[k], values + (k * 16 * 128 >> 4), 1);
-    }
-    ptx::wgmma_commit_group();
+    start_values<F>(p, values, outputs);
     const auto wait_outputs = [&] {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(outputs);
@@ -373,16 +352,8 @@ void launch(const AttentionPrefillArgs& args, cudaStream_t stream) {
 }  // namespace
 
 void launch_sparse_prefill(const AttentionPrefillArgs& args, cudaStream_t stream) {
-  switch (cache_format(args.planes.k.dtype, args.planes.mode)) {
-    case CacheFormat::kBf16:
-      return launch<CacheFormat::kBf16>(args, stream);
-    case CacheFormat::kFp8:
-      return launch<CacheFormat::kFp8>(args, stream);
-    case CacheFormat::kNvfp4E4m3:
-      return launch<CacheFormat::kNvfp4E4m3>(args, stream);
-    case CacheFormat::kNvfp4Exact:
-      return launch<CacheFormat::kNvfp4Exact>(args, stream);
-  }
+  with_cache_format(cache_format(args.planes.k.dtype, args.planes.mode),
+                    [&]<CacheFormat F>() { launch<F>(args, stream); });
 }
 
 }  // namespace winnow::cuda

@@ -6,7 +6,9 @@
 
 #include "ops/attention/cuda_prefill.h"
 #include "ops/cuda/cache_fragments.cuh"
+#include "ops/cuda/page_operand.cuh"
 #include "ops/cuda/token_tiles.cuh"
+#include "ops/cuda/wgmma_f16.cuh"
 
 namespace winnow::cuda {
 
@@ -43,6 +45,47 @@ __device__ __forceinline__ void store_queries(const float* q, int group, bool is
             pack_operands<F>(x.x, x.y);
       }
     }
+  }
+}
+
+/// Scores of a block: the warpgroup's 64 rows of queries against 128 keys, complete on return. Both
+/// are swizzled operands in shared memory.
+template <CacheFormat F>
+__device__ __forceinline__ void multiply_keys(std::uint64_t queries, std::uint64_t keys,
+                                              float (&scores)[64]) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
+    const int query_offset = (k / 4) * (kQueryBytes / 2) + (k % 4) * 32;
+    ptx::wgmma_m64n128k16<F == CacheFormat::kBf16>(scores, queries + (query_offset >> 4),
+                                                   keys + (offset >> 4), k > 0);
+  }
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>();
+  ptx::pin_registers(scores);
+}
+
+/// Starts outputs += P · V of a block; the caller waits for it.
+template <CacheFormat F>
+__device__ __forceinline__ void start_values(const std::uint32_t (&p)[8][4], std::uint64_t values,
+                                             float (&outputs)[64]) {
+  ptx::pin_registers(outputs);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    ptx::wgmma_m64n128k16<F == CacheFormat::kBf16, true>(outputs, p[k],
+                                                         values + (k * 16 * 128 >> 4), 1);
+  }
+  ptx::wgmma_commit_group();
+}
+
+/// P of a warp whose token does not see the block.
+__device__ __forceinline__ void see_nothing(std::uint32_t (&p)[8][4]) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) p[k][j] = 0;
   }
 }
 

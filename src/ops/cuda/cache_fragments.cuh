@@ -62,6 +62,20 @@ constexpr CacheFormat cache_format(CacheDType dtype, DequantMode mode) {
   if (dtype == CacheDType::kFp8) return CacheFormat::kFp8;
   return mode == DequantMode::kE4M3 ? CacheFormat::kNvfp4E4m3 : CacheFormat::kNvfp4Exact;
 }
+/// Calls function.template operator()<format>(): a launch of the kernel made for a format.
+template <typename Function>
+void with_cache_format(CacheFormat format, const Function& function) {
+  switch (format) {
+    case CacheFormat::kNvfp4E4m3:
+      return function.template operator()<CacheFormat::kNvfp4E4m3>();
+    case CacheFormat::kNvfp4Exact:
+      return function.template operator()<CacheFormat::kNvfp4Exact>();
+    case CacheFormat::kFp8:
+      return function.template operator()<CacheFormat::kFp8>();
+    case CacheFormat::kBf16:
+      return function.template operator()<CacheFormat::kBf16>();
+  }
+}
 
 /// The dim that position r of k16 step `step` holds, for queries and keys alike. Lane c of a quad
 /// feeds r = 2c, 2c+1, 2c+8, 2c+9.

@@ -93,16 +93,8 @@ void launch_index_decode(const IndexDecodeArgs& args, std::byte* scratch, CUstre
                                    .num_items = args.batch.num_sequences * groups_of(args),
                                    .row_stride = row_stride_of(args),
                                    .scores = reinterpret_cast<std::uint32_t*>(scratch)};
-  switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
-    case CacheFormat::kNvfp4E4m3:
-      return launch<CacheFormat::kNvfp4E4m3>(problem, stream);
-    case CacheFormat::kNvfp4Exact:
-      return launch<CacheFormat::kNvfp4Exact>(problem, stream);
-    case CacheFormat::kFp8:
-      return launch<CacheFormat::kFp8>(problem, stream);
-    case CacheFormat::kBf16:
-      return launch<CacheFormat::kBf16>(problem, stream);
-  }
+  with_cache_format(cache_format(args.planes.index_k.dtype, args.planes.mode),
+                    [&]<CacheFormat F>() { launch<F>(problem, stream); });
 }
 
 }  // namespace winnow::cuda

@@ -496,16 +496,8 @@ void launch_index_prefill(const IndexPrefillArgs& args, std::byte* scratch,
                      .lists = reinterpret_cast<std::uint64_t*>(scratch),
                      .operands = is_prepared ? scratch + lists : nullptr,
                      .blocks_per_sequence = static_cast<std::int32_t>(blocks_per_sequence(args))};
-  switch (cache_format(args.planes.index_k.dtype, args.planes.mode)) {
-    case CacheFormat::kBf16:
-      return launch<CacheFormat::kBf16>(k, plan, stream);
-    case CacheFormat::kFp8:
-      return launch<CacheFormat::kFp8>(k, plan, stream);
-    case CacheFormat::kNvfp4E4m3:
-      return launch<CacheFormat::kNvfp4E4m3>(k, plan, stream);
-    case CacheFormat::kNvfp4Exact:
-      return launch<CacheFormat::kNvfp4Exact>(k, plan, stream);
-  }
+  with_cache_format(cache_format(args.planes.index_k.dtype, args.planes.mode),
+                    [&]<CacheFormat F>() { launch<F>(k, plan, stream); });
 }
 
 }  // namespace winnow::cuda

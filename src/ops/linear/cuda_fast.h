@@ -65,6 +65,26 @@ void project(Context& context, const FastProjection& projection, std::byte* work
 
 // What project() is made of.
 
+/// Calls function.template operator()<scheme>() where the scheme has fast kernels; false: it has
+/// none.
+template <typename Function>
+bool with_fast_scheme(QuantScheme scheme, const Function& function) {
+  switch (scheme) {
+    case QuantScheme::kMxfp8:
+      function.template operator()<QuantScheme::kMxfp8>();
+      return true;
+    case QuantScheme::kBF16:
+      function.template operator()<QuantScheme::kBF16>();
+      return true;
+    case QuantScheme::kNvfp4:
+      function.template operator()<QuantScheme::kNvfp4>();
+      return true;
+    case QuantScheme::kF32:
+      return false;
+  }
+  return false;
+}
+
 /// y[t][first_row + n] (+)= Σ_k x[t][k] · W[n][k] for one part of a packed matrix.
 struct FastLinear {
   MatrixPart w;

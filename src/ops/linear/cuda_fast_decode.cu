@@ -442,16 +442,8 @@ void decode_linear(CUstream_st* stream, const FastLinear& linear, const std::byt
   if (packed != nullptr && launch_small(stream, linear.w.scheme, params, num_multiprocessors)) {
     return;
   }
-  switch (linear.w.scheme) {
-    case QuantScheme::kMxfp8:
-      return launch_scheme<QuantScheme::kMxfp8>(stream, params, num_multiprocessors);
-    case QuantScheme::kBF16:
-      return launch_scheme<QuantScheme::kBF16>(stream, params, num_multiprocessors);
-    case QuantScheme::kNvfp4:
-      return launch_scheme<QuantScheme::kNvfp4>(stream, params, num_multiprocessors);
-    case QuantScheme::kF32:
-      return;
-  }
+  with_fast_scheme(linear.w.scheme,
+                   [&]<QuantScheme S>() { launch_scheme<S>(stream, params, num_multiprocessors); });
 }
 
 }  // namespace winnow::cuda

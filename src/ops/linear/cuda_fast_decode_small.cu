@@ -55,20 +55,9 @@ bool launch_small(cudaStream_t stream, QuantScheme scheme, const DecodeParams& p
   if (params.num_tokens > 2 * kTokenTile || params.num_tiles > most_tiles * num_multiprocessors) {
     return false;
   }
-  switch (scheme) {
-    case QuantScheme::kMxfp8:
-      launch_small_scheme<QuantScheme::kMxfp8>(stream, params, num_multiprocessors);
-      return true;
-    case QuantScheme::kBF16:
-      launch_small_scheme<QuantScheme::kBF16>(stream, params, num_multiprocessors);
-      return true;
-    case QuantScheme::kNvfp4:
-      launch_small_scheme<QuantScheme::kNvfp4>(stream, params, num_multiprocessors);
-      return true;
-    case QuantScheme::kF32:
-      return false;
-  }
-  return false;
+  return with_fast_scheme(scheme, [&]<QuantScheme S>() {
+    launch_small_scheme<S>(stream, params, num_multiprocessors);
+  });
 }
 
 }  // namespace linear_decode

@@ -444,16 +444,8 @@ int middle_tokens(const MatrixPart& part, std::int64_t num_tokens) {
 void middle_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,
                    int num_multiprocessors) {
   const DecodeParams params = linear_decode::decode_params(linear, packed);
-  switch (linear.w.scheme) {
-    case QuantScheme::kMxfp8:
-      return launch_scheme<QuantScheme::kMxfp8>(stream, params, num_multiprocessors);
-    case QuantScheme::kBF16:
-      return launch_scheme<QuantScheme::kBF16>(stream, params, num_multiprocessors);
-    case QuantScheme::kNvfp4:
-      return launch_scheme<QuantScheme::kNvfp4>(stream, params, num_multiprocessors);
-    case QuantScheme::kF32:
-      return;
-  }
+  with_fast_scheme(linear.w.scheme,
+                   [&]<QuantScheme S>() { launch_scheme<S>(stream, params, num_multiprocessors); });
 }
 
 }  // namespace winnow::cuda

@@ -459,16 +459,9 @@ void prefill_linear(CUstream_st* stream, const FastLinear& linear, const Prefill
                             : plan_tiles(tiles, params.parts, num_multiprocessors);
   params.whole_tiles = plan.whole_tiles;
   params.block_runs = plan.block_runs;
-  switch (linear.w.scheme) {
-    case QuantScheme::kMxfp8:
-      return launch_scheme<QuantScheme::kMxfp8>(stream, params, block_tokens, num_multiprocessors);
-    case QuantScheme::kBF16:
-      return launch_scheme<QuantScheme::kBF16>(stream, params, block_tokens, num_multiprocessors);
-    case QuantScheme::kNvfp4:
-      return launch_scheme<QuantScheme::kNvfp4>(stream, params, block_tokens, num_multiprocessors);
-    case QuantScheme::kF32:
-      return;
-  }
+  with_fast_scheme(linear.w.scheme, [&]<QuantScheme S>() {
+    launch_scheme<S>(stream, params, block_tokens, num_multiprocessors);
+  });
 }
 
 }  // namespace winnow::cuda
