@@ -8,7 +8,7 @@
 
 #include "engine/sample/sampler.h"
 #include "engine/speculate/draft.h"
-#include "ops/sample/sample.h"
+#include "model/model_runner.h"
 
 namespace winnow {
 
