@@ -56,8 +56,9 @@ class ModelRunner {
   /// nobody may call the four functions below. All of them on the engine thread.
   virtual std::int32_t max_draft_tokens() const { return 0; }
   virtual bool has_draft_confidence() const { return false; }
-  /// After a step: which of its rows are of committed tokens, a slice for each of its sequences that
-  /// may be drafted for, in its order. Before the next step, and before a block of theirs is copied or given away.
+  /// After a step: which of its rows are of committed tokens, a slice for each of its sequences
+  /// that may be drafted for, in its order. Before the next step, and before a block of theirs is
+  /// copied or given away.
   virtual void commit_context(std::span<const ContextSlice> /*slices*/) {}
   /// Drafter::draft() and step() over the cache that run() writes. Between steps.
   virtual void draft(std::span<const DraftRequest> /*requests*/, std::int32_t /*num_tokens*/) {}

@@ -1,5 +1,6 @@
 // Checks the decode indexer against a float64 reference and times it.
-//   cuda_index_bench [check|time|bars|profile]     (bars: few shapes; profile: single launches, for ncu)
+//   cuda_index_bench [check|time|bars|profile]     (bars: few shapes; profile: single launches, for
+//   ncu)
 // Floor: index pages once per sequence.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
