@@ -56,6 +56,13 @@ struct IndexItem {
   std::int32_t num_blocks = 0;  // scored, from init_blocks on
 };
 
+/// Blocks [first, first + count) of an item, counted from init_blocks.
+struct IndexSegment {
+  IndexItem item;
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+
 template <int kColumns>
 __device__ IndexItem load_index_item(const IndexDecodeProblem& problem, std::int32_t index) {
   IndexItem item;
@@ -104,17 +111,30 @@ class RangeScorer {
     __syncwarp();
   }
 
-  /// Scores of blocks [first, first + count) of the item (counted from init_blocks) into scratch.
-  __device__ void score(const IndexItem& item, std::int32_t first, std::int32_t count) {
-    const std::int32_t num_own = count > warp_ ? (count - warp_ - 1) / kIndexWarps + 1 : 0;
-    std::int32_t row = 0;
-    if (lane_ < num_own) row = item.block_table[first + warp_ + lane_ * kIndexWarps];
-    const std::int32_t num_stages = num_own * S::kPerBlock;
-#pragma unroll
-    for (int s = 0; s < S::kCount; ++s) {
-      if (s < num_stages) copy_stage(s, row);
+  /// Asks for the segment's first pages; before the wait for the launch before only for those that
+  /// no launch of this step writes.
+  __device__ void start(const IndexSegment& segment, bool is_early) {
+    num_own_ = segment.count > warp_ ? (segment.count - warp_ - 1) / kIndexWarps + 1 : 0;
+    if (lane_ < num_own_) {
+      rows_ = segment.item.block_table[segment.first + warp_ + lane_ * kIndexWarps];
     }
-    stage_queries(item);
+    std::int32_t safe = num_own_;
+    if (is_early) {
+      const std::int32_t num_written = segment.item.first_position / kFastBlockTokens -
+                                       problem_.args.shape.init_blocks - segment.first - warp_;
+      safe = min(safe, num_written > 0 ? (num_written - 1) / kIndexWarps + 1 : 0);
+    }
+    num_started_ = 0;
+    start_up_to(safe * S::kPerBlock);
+  }
+
+  /// Scores of the segment that was started into shared memory.
+  __device__ void score(const IndexSegment& segment) {
+    const std::int32_t num_own = num_own_;
+    const std::int32_t row = rows_;
+    const std::int32_t num_stages = num_own * S::kPerBlock;
+    start_up_to(num_stages);
+    stage_queries(segment.item);
     __syncthreads();
     load_queries();
 #pragma unroll 1
@@ -134,13 +154,19 @@ class RangeScorer {
       }
       write_maxima(best, warp_ + own * kIndexWarps);
     }
+  }
+
+  /// Scores of the segment into scratch.
+  __device__ void write(const IndexSegment& segment) {
+    const IndexItem& item = segment.item;
     __syncthreads();
-    std::uint32_t* const rows = problem_.scores + row_of(item) * problem_.row_stride + first;
+    std::uint32_t* const rows =
+        problem_.scores + row_of(item) * problem_.row_stride + segment.first;
 #pragma unroll 1
     for (int column = warp_; column < item.num_columns; column += kIndexWarps) {
       std::uint32_t* const row = rows + std::int64_t{column} * problem_.row_stride;
 #pragma unroll 1
-      for (int block = lane_; block < count; block += 32)
+      for (int block = lane_; block < segment.count; block += 32)
         row[block] = shared_.scores[block][column];
     }
     __syncthreads();
@@ -154,9 +180,15 @@ class RangeScorer {
     return ptx::shared_address(&shared_.full[warp_][slot]);
   }
 
-  __device__ void copy_stage(int index, std::int32_t rows) {
-    copy_stage_at(static_cast<int>((next_ + static_cast<std::uint32_t>(index)) % S::kCount), index,
-                  rows);
+  /// The ring's stages below `end` that have not been asked for.
+  __device__ __forceinline__ void start_up_to(std::int32_t end) {
+#pragma unroll
+    for (int s = 0; s < S::kCount; ++s) {
+      if (s < num_started_ || s >= end) continue;
+      copy_stage_at(static_cast<int>((next_ + static_cast<std::uint32_t>(s)) % S::kCount), s,
+                    rows_);
+    }
+    num_started_ = max(num_started_, min(end, S::kCount));
   }
 
   /// Part index % kPerBlock of the warp's block index / kPerBlock, whose row lane index / kPerBlock
@@ -322,6 +354,10 @@ class RangeScorer {
   int lane_;
   int g_, c_;               // lane 4g + c
   std::uint32_t next_ = 0;  // stages consumed so far
+  // Of the segment: blocks of this warp, their rows of the pool by lane, stages asked for at first.
+  std::int32_t num_own_ = 0;
+  std::int32_t rows_ = 0;
+  std::int32_t num_started_ = 0;
   std::uint32_t queries_[kTiles][8][2];
 };
 
@@ -331,51 +367,103 @@ __device__ __forceinline__ std::int32_t range_begin(std::int32_t units, std::int
   return units / ranges * range + min(range, units % ranges);
 }
 
-/// Ranges block, block + num_blocks, … of the scores, by a CTA of kIndexThreads.
+/// The segments of ranges block, block + num_blocks, … of all items' blocks. The same in every
+/// warp.
+template <int kColumns>
+class IndexSegments {
+ public:
+  __device__ IndexSegments(const IndexDecodeProblem& problem, std::int32_t block,
+                           std::int32_t num_blocks)
+      : problem_(problem), lane_(static_cast<int>(threadIdx.x % 32U)), stride_(num_blocks) {
+    first_counts_ = load_index_item<kColumns>(problem, lane_).num_blocks;
+    units_ = first_counts_;
+#pragma unroll 1
+    for (std::int32_t first = 32; first < problem.num_items; first += 32) {
+      units_ += load_index_item<kColumns>(problem, first + lane_).num_blocks;
+    }
+    units_ = __reduce_add_sync(kAllLanes, units_);
+    const std::int32_t limit = num_blocks * kIndexRangeBlocks;
+    num_ranges_ = num_blocks * max(1, (units_ + limit - 1) / limit);
+    set_range(block);
+  }
+
+  __device__ bool next(IndexSegment& segment) {
+#pragma unroll 1
+    while (range_ < num_ranges_) {
+#pragma unroll 1
+      while (pending_ == 0 && next_item_ < problem_.num_items && before_ < end_) find_overlaps();
+      if (pending_ != 0) {
+        const int source = __ffs(static_cast<int>(pending_)) - 1;
+        pending_ &= pending_ - 1;
+        segment.item = load_index_item<kColumns>(problem_, next_item_ - 32 + source);
+        const std::int32_t unit = __shfl_sync(kAllLanes, first_unit_, source);
+        segment.first = max(begin_ - unit, 0);
+        segment.count = min(end_ - unit, segment.item.num_blocks) - segment.first;
+        return true;
+      }
+      set_range(range_ + stride_);
+    }
+    return false;
+  }
+
+ private:
+  __device__ void set_range(std::int32_t range) {
+    range_ = range;
+    begin_ = range_begin(units_, num_ranges_, range);
+    end_ = range_begin(units_, num_ranges_, range + 1);
+    next_item_ = 0;
+    before_ = 0;
+  }
+  /// Of the next 32 items, one per lane.
+  __device__ void find_overlaps() {
+    const std::int32_t count =
+        next_item_ == 0 ? first_counts_
+                        : load_index_item<kColumns>(problem_, next_item_ + lane_).num_blocks;
+    const std::int32_t sum = inclusive_sum(count, lane_);
+    first_unit_ = before_ + sum - count;
+    before_ += __shfl_sync(kAllLanes, sum, 31);
+    next_item_ += 32;
+    pending_ =
+        __ballot_sync(kAllLanes, count > 0 && first_unit_ < end_ && first_unit_ + count > begin_);
+  }
+
+  const IndexDecodeProblem& problem_;
+  int lane_;
+  std::int32_t stride_;
+  std::int32_t first_counts_;  // blocks of item `lane_`
+  std::int32_t units_;
+  std::int32_t num_ranges_;
+  std::int32_t range_ = 0, begin_ = 0, end_ = 0;
+  std::int32_t next_item_ = 0;   // not yet looked at
+  std::int32_t before_ = 0;      // blocks of the items before it
+  std::int32_t first_unit_ = 0;  // of item next_item_ - 32 + lane_
+  unsigned pending_ = 0;         // lanes whose item overlaps the range
+};
+
+/// Ranges block, block + num_blocks, … of the scores, by a CTA of kIndexThreads. The next segment's
+/// pages are under way while one is written.
 template <CacheFormat F, int kColumns>
 __device__ __forceinline__ void score_index_ranges(const IndexDecodeProblem& problem,
                                                    IndexShared<F, kColumns>& shared,
                                                    std::int32_t block, std::int32_t num_blocks) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  RangeScorer<F, kColumns> scorer(problem, shared);
+  IndexSegments<kColumns> segments(problem, block, num_blocks);
+  IndexSegment segment;
+  bool is_left = segments.next(segment);
+  // The batch's arrays and full pages are older than the launch before; only its queries are not.
+  if (is_left) scorer.start(segment, true);
   if constexpr (F == CacheFormat::kNvfp4E4m3) {
     fill_scaled_magnitudes(shared.table, static_cast<int>(threadIdx.x), kIndexThreads);
   }
-  RangeScorer<F, kColumns> scorer(problem, shared);
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
-
-  std::int32_t units = 0;
 #pragma unroll 1
-  for (std::int32_t first = 0; first < problem.num_items; first += 32) {
-    units += load_index_item<kColumns>(problem, first + lane).num_blocks;
-  }
-  units = __reduce_add_sync(kAllLanes, units);
-  const std::int32_t limit = num_blocks * kIndexRangeBlocks;
-  const std::int32_t ranges = num_blocks * max(1, (units + limit - 1) / limit);
-
-#pragma unroll 1
-  for (std::int32_t range = block; range < ranges; range += num_blocks) {
-    const std::int32_t begin = range_begin(units, ranges, range);
-    const std::int32_t end = range_begin(units, ranges, range + 1);
-    std::int32_t before = 0;
-#pragma unroll 1
-    for (std::int32_t first = 0; first < problem.num_items && before < end; first += 32) {
-      const std::int32_t count = load_index_item<kColumns>(problem, first + lane).num_blocks;
-      const std::int32_t sum = inclusive_sum(count, lane);
-      const std::int32_t first_unit = before + sum - count;
-      before += __shfl_sync(kAllLanes, sum, 31);
-      const bool overlaps = count > 0 && first_unit < end && first_unit + count > begin;
-      unsigned pending = __ballot_sync(kAllLanes, overlaps);
-#pragma unroll 1
-      while (pending != 0) {
-        const int source = __ffs(static_cast<int>(pending)) - 1;
-        pending &= pending - 1;
-        const IndexItem item = load_index_item<kColumns>(problem, first + source);
-        const std::int32_t unit = __shfl_sync(kAllLanes, first_unit, source);
-        const std::int32_t from = max(begin - unit, 0);
-        scorer.score(item, from, min(end - unit, item.num_blocks) - from);
-      }
-    }
+  while (is_left) {
+    scorer.score(segment);
+    const IndexSegment scored = segment;
+    is_left = segments.next(segment);
+    if (is_left) scorer.start(segment, false);
+    scorer.write(scored);
   }
 }
 
