@@ -7,7 +7,9 @@ golden outputs, which were made without; but the CPU backends are the reference'
 with the same bits has the same errors to the last printed digit. `exact` wants that. `near` is for
 tensor cores, whose inputs are rounded to BF16: the median row's error may exceed the CPU's by half
 and VALUE_SLACK, choices by half and CHOICE_SLACK. The largest error says nothing there: where a
-near-tie chooses another block or expert, one token is far off.
+near-tie chooses another block or expert, one token is far off. Both slacks are less than what the
+public model itself loses in bf16 (tests/golden/README.md): 0.0126 of the logits and 0.106 of the
+chosen blocks for m3-heads.
 Prints one line; exits 1 when the reports differ by more.
 """
 
@@ -15,8 +17,8 @@ import pathlib
 import re
 import sys
 
-VALUE_SLACK = 0.01  # of a row's root mean square: a few BF16 roundings deep
-CHOICE_SLACK = 0.08  # random weights, so many near-ties; BF16 caches alone flip 0.02, FP8 ones 0.2
+VALUE_SLACK = 0.01  # of a row's root mean square
+CHOICE_SLACK = 0.08  # random weights, so many near-ties
 
 VALUE = re.compile(r"^(\S.*?) {2,}(\S+ +\S+ +(\S+)) {3}(?:ok|FAILED)$")
 CHOICE = re.compile(r"^(\S.*?) {2,}(\d+) of (\d+) differ.* {3}(?:ok|FAILED)$")
