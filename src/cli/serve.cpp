@@ -185,6 +185,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   http.stop_accepting();
   if (!http.wait_idle(kFlush)) spdlog::warn("some clients did not take their last bytes");
   http.stop();
+  app.stop_background();
   setup.reset();
   spdlog::info("stopped");
   return 0;

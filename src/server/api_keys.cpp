@@ -34,6 +34,15 @@ std::string_view bearer_key(std::string_view header) {
   return trim(header.substr(kScheme.size()));
 }
 
+std::array<std::uint8_t, 32> sha256(std::string_view text) {
+  std::array<std::uint8_t, 32> out{};
+  unsigned int size = 0;
+  if (EVP_Digest(text.data(), text.size(), out.data(), &size, EVP_sha256(), nullptr) != 1) {
+    throw Error(ErrorCode::kInternal, "SHA-256 is not available");
+  }
+  return out;
+}
+
 bool is_below(std::string_view path, std::string_view root) {
   return path == root || (path.starts_with(root) && path[root.size()] == '/');
 }
@@ -43,21 +52,12 @@ bool is_below(std::string_view path, std::string_view root) {
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     if (trim(key).empty()) throw Error(ErrorCode::kInvalidArgument, "an API key is empty");
-    digests_.push_back(digest(trim(key)));
+    digests_.push_back(sha256(trim(key)));
   }
-}
-
-ApiKeys::Digest ApiKeys::digest(std::string_view text) {
-  Digest out{};
-  unsigned int size = 0;
-  if (EVP_Digest(text.data(), text.size(), out.data(), &size, EVP_sha256(), nullptr) != 1) {
-    throw Error(ErrorCode::kInternal, "SHA-256 is not available");
-  }
-  return out;
 }
 
 bool ApiKeys::accepts(std::string_view key) const {
-  const Digest asked = digest(key);
+  const Digest asked = sha256(key);
   unsigned int matches = 0;
   for (const Digest& known : digests_) {
     matches |= static_cast<unsigned int>(CRYPTO_memcmp(known.data(), asked.data(), 32) == 0);
@@ -68,12 +68,22 @@ bool ApiKeys::accepts(std::string_view key) const {
 bool ApiKeys::accepts(const HttpRequest& request) const {
   if (is_open()) return true;
   const bool is_bearer_good = accepts(bearer_key(request.header("authorization")));
-  if (!is_below(request.path, "/v1/messages")) return is_bearer_good;
+  if (!is_below(request.path, "/v1/messages") && !is_below(request.path, "/v1/models")) {
+    return is_bearer_good;
+  }
   return accepts(trim(request.header("x-api-key"))) || is_bearer_good;
 }
 
 bool ApiKeys::guards(std::string_view path) {
   return is_below(path, "/v1") || is_below(path, "/v2") || is_below(path, "/inference");
+}
+
+std::string caller_of(const HttpRequest& request) {
+  std::string_view key = bearer_key(request.header("authorization"));
+  if (key.empty()) key = trim(request.header("x-api-key"));
+  if (key.empty()) return {};
+  const auto digest = sha256(key);
+  return {digest.begin(), digest.end()};
 }
 
 std::vector<std::string> read_key_file(const std::string& path) {

@@ -6,10 +6,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "server/anthropic/error_form.h"
+#include "server/anthropic/routes.h"
 #include "server/error_body.h"
 #include "server/openai/prepare.h"
 #include "server/openai/routes.h"
 #include "server/page/page.h"
+#include "server/responses/routes.h"
 
 namespace winnow::server {
 namespace {
@@ -29,11 +32,14 @@ std::string_view absent_route(std::string_view path) {
   if (path == "/chat/completions" || path == "/api/chat" || path == "/api/generate") {
     return "use POST /v1/chat/completions";
   }
-  if (path == "/v1/responses" || path.starts_with("/v1/responses/") || path == "/v1/messages" ||
-      path.starts_with("/v1/messages/")) {
-    return "this version serves /v1/chat/completions and /v1/completions only";
-  }
+  if (path == "/responses" || path == "/messages") return "the route is below /v1";
+  if (path.starts_with("/v1/messages/batches")) return "batches are not served";
   return {};
+}
+
+/// An error as the clients of that route read it.
+HttpResponse in_form_of(std::string_view path, HttpResponse error) {
+  return is_anthropic_route(path) ? anthropic_error(error) : error;
 }
 
 /// For log lines: what a client sends may hold line breaks and terminal codes.
@@ -72,10 +78,29 @@ struct App::Route {
     kTokenize,
     kDetokenize,
     kChat,
-    kCompletions
+    kCompletions,
+    kMessages,
+    kCountTokens,
+    kResponses,
+    kResponse
   } kind;
   bool needs_model = false;
   bool is_inference = false;  // refused while draining
+  bool is_prefix = false;     // an id or a name follows
+
+  bool takes(std::string_view asked) const {
+    const std::string_view wanted = asked == "HEAD" ? "GET" : asked;
+    return !wanted.empty() && wanted.find('|') == std::string_view::npos &&
+           fmt::format("|{}|", method).find(fmt::format("|{}|", wanted)) != std::string::npos;
+  }
+  /// For the header Allow.
+  std::string allowed() const {
+    std::string out;
+    for (const char* one : {"GET", "HEAD", "POST", "DELETE"}) {
+      if (takes(one)) out += out.empty() ? one : fmt::format(", {}", one);
+    }
+    return out;
+  }
 };
 
 const std::vector<App::Route>& App::routes() {
@@ -88,18 +113,23 @@ const std::vector<App::Route>& App::routes() {
       {"GET", "/load", Route::kLoad},
       {"GET", "/metrics", Route::kMetrics},
       {"GET", "/v1/models", Route::kModels, true},
-      {"GET", "/v1/models/", Route::kModel, true},
+      {"GET", "/v1/models/", Route::kModel, true, false, true},
       {"POST", "/tokenize", Route::kTokenize, true},
       {"POST", "/v1/tokenize", Route::kTokenize, true},
       {"POST", "/detokenize", Route::kDetokenize, true},
       {"POST", "/v1/detokenize", Route::kDetokenize, true},
       {"POST", "/v1/chat/completions", Route::kChat, true, true},
       {"POST", "/v1/completions", Route::kCompletions, true, true},
+      {"POST", "/v1/messages", Route::kMessages, true, true},
+      {"POST", "/v1/messages/count_tokens", Route::kCountTokens, true},
+      {"POST", "/v1/responses", Route::kResponses, true, true},
+      {"GET|POST|DELETE", "/v1/responses/", Route::kResponse, true, false, true},
   };
   return table;
 }
 
-App::App(AppOptions options) : options_(std::move(options)), cors_(options_.cors) {}
+App::App(AppOptions options)
+    : options_(std::move(options)), cors_(options_.cors), responses_(options_.response_store) {}
 App::~App() = default;
 
 void App::set_ready(const ServingModel* model, ServerMetrics* metrics) {
@@ -131,9 +161,8 @@ std::string App::local_path(const std::string& path) const {
 const App::Route* App::find_route(std::string_view path) const {
   for (const Route& route : routes()) {
     if (route.kind == Route::kPage && !options_.serve_page) continue;
-    const bool is_prefix = route.kind == Route::kModel;  // names may hold slashes
-    if (is_prefix ? path.starts_with(route.path) && path.size() > route.path.size()
-                  : path == route.path) {
+    if (route.is_prefix ? path.starts_with(route.path) && path.size() > route.path.size()
+                        : path == route.path) {
       return &route;
     }
   }
@@ -142,6 +171,13 @@ const App::Route* App::find_route(std::string_view path) const {
 
 std::optional<HttpResponse> App::check_head(const HttpRequest& head) {
   const std::string path = local_path(head.path);
+  std::optional<HttpResponse> answer = answer_to_head(head, path);
+  if (answer && answer->status >= 400) answer = in_form_of(path, std::move(*answer));
+  return answer;
+}
+
+std::optional<HttpResponse> App::answer_to_head(const HttpRequest& head,
+                                                const std::string& path) const {
   if (cors_.is_preflight(head) && !options_.cors.allowed_origins.empty()) {
     return cors_.preflight(head);
   }
@@ -165,16 +201,14 @@ std::optional<HttpResponse> App::check_head(const HttpRequest& head) {
                                    ? fmt::format("no route {} {}", head.method, path.substr(0, 128))
                                    : fmt::format("{}: {}", path.substr(0, 128), why));
   }
-  const bool is_get = head.method == "GET" || head.method == "HEAD";
-  const bool allows_get = route->method.starts_with("GET");
-  const bool allows_post = route->method.ends_with("POST");
-  if (!((is_get && allows_get) || (head.method == "POST" && allows_post))) {
+  if (!route->takes(head.method)) {
     HttpResponse response = error_response(
         405, fmt::format("{} does not take {}; use {}", path, head.method, route->method));
-    response.headers.emplace_back("Allow", allows_get ? "GET, HEAD" : "POST");
+    response.headers.emplace_back("Allow", route->allowed());
     return response;
   }
-  if (head.method == "POST" && !allows_get && !is_json_type(head.header("content-type"))) {
+  // A cancellation has no body and so no type; the id in its path is not to be guessed.
+  if (head.method == "POST" && !route->takes("GET") && !is_json_type(head.header("content-type"))) {
     return error_response(415, fmt::format("Content-Type is '{}'; send application/json",
                                            head.header("content-type").substr(0, 64)));
   }
@@ -230,8 +264,8 @@ HttpResponse App::version() const {
 }
 
 HttpReply App::handle(HttpRequest request) {
+  const std::string path = local_path(request.path);
   try {
-    const std::string path = local_path(request.path);
     const Route* route = find_route(path);
     if (route == nullptr) return error_response(404, "no such route");
     switch (route->kind) {
@@ -260,7 +294,7 @@ HttpReply App::handle(HttpRequest request) {
                              .metrics = metrics,
                              .num_in_flight = &num_in_flight_,
                              .is_stopping = &is_stopping_};
-    const RouteContext context{*model, options_.policy, reply};
+    const RouteContext context{*model, options_.policy, reply, responses_, background_};
     switch (route->kind) {
       case Route::kModels:
         return list_models(context);
@@ -274,16 +308,24 @@ HttpReply App::handle(HttpRequest request) {
         return chat_completions(request, context);
       case Route::kCompletions:
         return completions(request, context);
+      case Route::kMessages:
+        return create_message(request, context);
+      case Route::kCountTokens:
+        return count_message_tokens(request, context);
+      case Route::kResponses:
+        return create_response(request, context);
+      case Route::kResponse:
+        return stored_response(request, path.substr(route->path.size()), context);
       default:
         break;
     }
     return error_response(404, "no such route");
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInternal) spdlog::error("request failed: {}", error.text());
-    return error_response(error);
+    return in_form_of(path, error_response(error));
   } catch (const std::exception& error) {
     spdlog::error("request failed: {}", error.what());
-    return error_response(500, "the server failed to handle the request");
+    return in_form_of(path, error_response(500, "the server failed to handle the request"));
   }
 }
 
@@ -293,11 +335,14 @@ HeaderList App::response_headers(const HttpRequest& request) {
     const std::string id = clean_request_id(request.header("x-request-id"));
     if (!id.empty()) headers.emplace_back("X-Request-Id", id);
   }
+  if (is_anthropic_route(local_path(request.path))) {
+    headers.emplace_back("request-id", anthropic_request_id(request));
+  }
   return headers;
 }
 
-HttpResponse App::transport_error(int status, std::string_view message) {
-  return error_response(status, message);
+HttpResponse App::transport_error(const HttpRequest& head, int status, std::string_view message) {
+  return in_form_of(local_path(head.path), error_response(status, message));
 }
 
 void App::on_response(const HttpRequest& head, int status) {

@@ -14,6 +14,8 @@
 #include "server/http_message.h"
 #include "server/metrics.h"
 #include "server/openai/generation_fields.h"
+#include "server/responses/background_replies.h"
+#include "server/responses/response_store.h"
 
 namespace winnow::server {
 
@@ -27,6 +29,7 @@ struct AppOptions {
   bool echo_request_id = false;
   bool log_access = true;
   bool serve_page = true;
+  ResponseStoreLimits response_store;
   Json version;  // body of /version until the model is there
 };
 
@@ -43,6 +46,8 @@ class App final : public HttpHandler {
   void start_draining();
   /// From here on an aborted generation tells its client that the server shuts down.
   void start_stopping() { is_stopping_ = true; }
+  /// Ends responses that run in the background; before the engine goes.
+  void stop_background() { background_.stop(); }
   void set_broken();
   ServerState state() const;
   std::int64_t num_in_flight() const { return num_in_flight_; }
@@ -51,7 +56,8 @@ class App final : public HttpHandler {
   bool is_quick(const HttpRequest& request) override;
   HttpReply handle(HttpRequest request) override;
   HeaderList response_headers(const HttpRequest& request) override;
-  HttpResponse transport_error(int status, std::string_view message) override;
+  HttpResponse transport_error(const HttpRequest& head, int status,
+                               std::string_view message) override;
   void on_response(const HttpRequest& head, int status) override;
   bool keep_connections() override;
 
@@ -60,12 +66,16 @@ class App final : public HttpHandler {
   static const std::vector<Route>& routes();
   const Route* find_route(std::string_view path) const;
   std::string local_path(const std::string& path) const;
+  std::optional<HttpResponse> answer_to_head(const HttpRequest& head,
+                                             const std::string& path) const;
   HttpResponse health() const;
   HttpResponse version() const;
   HttpResponse state_refusal(const Route& route) const;
 
   AppOptions options_;
   Cors cors_;
+  ResponseStore responses_;
+  BackgroundReplies background_;
   std::atomic<ServerState> state_{ServerState::kLoading};
   std::atomic<int> loading_percent_{0};
   std::atomic<std::int64_t> num_in_flight_{0};

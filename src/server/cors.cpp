@@ -9,7 +9,7 @@
 namespace winnow::server {
 namespace {
 
-constexpr std::string_view kMethods = "GET, POST, HEAD, OPTIONS";
+constexpr std::string_view kMethods = "GET, POST, DELETE, HEAD, OPTIONS";
 
 bool contains(const std::vector<std::string>& list, std::string_view value) {
   return std::find(list.begin(), list.end(), value) != list.end();

@@ -51,6 +51,8 @@ class PendingReply {
   virtual Output take() = 0;
   /// The client has gone or is too slow: stop producing, free everything. Idempotent.
   virtual void cancel() = 0;
+  /// Any thread: what is being made ends now, and the reply tells so.
+  virtual void end_early() {}
   /// Any thread: the client reads so slowly that its output no longer fits; the session ends it.
   virtual bool has_overflown() const { return false; }
   /// Bytes to write when the stream has been silent for a while; empty: none.
@@ -70,8 +72,10 @@ class HttpHandler {
   virtual HttpReply handle(HttpRequest request) = 0;
   /// Headers for every response to this request (CORS, request id).
   virtual HeaderList response_headers(const HttpRequest& request) = 0;
-  /// The body for a request that never reached handle(): broken HTTP, too large, too slow.
-  virtual HttpResponse transport_error(int status, std::string_view message) = 0;
+  /// The body for a request that never reached handle(): broken HTTP, too large, too slow. Of
+  /// `head` method and path are known, or not even they.
+  virtual HttpResponse transport_error(const HttpRequest& head, int status,
+                                       std::string_view message) = 0;
   /// The status line of a response is about to be written.
   virtual void on_response(const HttpRequest& head, int status) = 0;
   /// False while the process drains: responses then close their connection.

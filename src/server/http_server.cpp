@@ -196,7 +196,8 @@ class HttpServer::Impl {
     error_code ignored;
     if (options_.uds.empty()) socket.set_option(asio::ip::tcp::no_delay(true), ignored);
     if (shared_->num_connections >= options_.max_connections) {
-      HttpResponse response = shared_->handler->transport_error(503, "too many connections; retry");
+      HttpResponse response =
+          shared_->handler->transport_error({}, 503, "too many connections; retry");
       ResponseStyle style;
       style.keep_alive = false;
       socket.non_blocking(true, ignored);

@@ -146,7 +146,14 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     arm(options().header_timeout);
     co_await http::async_read_header(socket_, buffer_, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
-    if (error) co_return co_await fail(error);
+    if (error) {
+      HttpRequest head;  // of a body announced as too large the header is complete
+      if (error == http::error::body_limit && convert_head(parser.get(), head)) {
+        current_.method = head.method;
+        current_.path = head.path;
+      }
+      co_return co_await fail(error);
+    }
 
     const Counted busy(context_->num_busy);
     HttpRequest request;
@@ -334,7 +341,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   }
 
   asio::awaitable<bool> refuse(int status, std::string message) {
-    const HttpResponse response = handler().transport_error(status, message);
+    const HttpResponse response = handler().transport_error(current_, status, message);
     const ResponseStyle style;
     co_return co_await refuse(response, style);
   }

@@ -11,4 +11,11 @@ void append_sse_event(std::string& out, std::string_view json) {
   out += "\n\n";
 }
 
+void append_named_sse_event(std::string& out, std::string_view name, std::string_view json) {
+  out += "event: ";
+  out += name;
+  out += '\n';
+  append_sse_event(out, json);
+}
+
 }  // namespace winnow::server

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from live_server import BIN, Server
+from live_server import BIN, ROOT, Server
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,16 @@ def server(model):
 @pytest.fixture(scope="session")
 def client(server):
     return server.client()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The bundled model, which calls tools."""
+    running = Server(
+        ROOT / "models" / "winnow-tiny", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64M"
+    )
+    yield running
+    assert running.stop() == 0, running.log()
 
 
 @pytest.fixture

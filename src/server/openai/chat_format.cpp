@@ -63,8 +63,9 @@ class ChatFormat final : public ReplyFormat {
     append_sse_event(out, dump_json(event));
   }
 
-  void stream_usage(std::string& out, const Usage& usage) override {
-    append_sse_event(out, dump_json(chunk(usage)));
+  void stream_end(std::string& out, const Usage& usage) override {
+    if (header_.include_usage) append_sse_event(out, dump_json(chunk(usage)));
+    out += kSseDone;
   }
 
   void collect(ChoiceDelta&& delta) override {

@@ -60,10 +60,13 @@ class CompletionFormat final : public ReplyFormat {
     append_sse_event(out, dump_json(event));
   }
 
-  void stream_usage(std::string& out, const Usage& usage) override {
-    Json event = object();
-    event["usage"] = usage_json(usage);
-    append_sse_event(out, dump_json(event));
+  void stream_end(std::string& out, const Usage& usage) override {
+    if (header_.include_usage) {
+      Json event = object();
+      event["usage"] = usage_json(usage);
+      append_sse_event(out, dump_json(event));
+    }
+    out += kSseDone;
   }
 
   void collect(ChoiceDelta&& delta) override {

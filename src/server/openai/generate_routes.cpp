@@ -1,19 +1,15 @@
 // /v1/chat/completions and /v1/completions.
-#include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/prepare.h"
 #include "server/openai/routes.h"
+#include "server/openai/translated_chat.h"
 
 namespace winnow::server {
 
 HttpReply chat_completions(const HttpRequest& request, const RouteContext& context) {
   const Json body = parse_body(request.body);
-  ChatRequest chat = read_chat_request(body, context.policy, context.model.defaults);
-  check_model_name(chat.generation.model, context.model);
-  GenerationPlan plan;
-  plan.prompts.push_back(prepare_chat_prompt(chat, context.model, context.policy));
-  plan.fields = std::move(chat.generation);
-  complete_plan(plan, context.model, context.policy, request);
+  GenerationPlan plan =
+      plan_chat(read_chat_request(body, context.policy, context.model.defaults), request, context);
   plan.format = make_chat_format(make_header(plan.fields, context.model, context.policy,
                                              make_response_id("chatcmpl-", plan.fields, request)),
                                  plan.fields.sampling.n);

@@ -142,6 +142,7 @@ class GenerationReply final : public PendingReply {
             HttpResponse{.content_type = std::string(kSseContentType),
                          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
         output.is_stream = true;
+        plan_.format->stream_open(output.stream_bytes, usage_);
       }
       write_deltas(output.stream_bytes);
     }
@@ -157,8 +158,12 @@ class GenerationReply final : public PendingReply {
     for (const RequestId id : ids_) context_.model->engine->abort(id);
   }
 
+  void end_early() override {
+    for (const RequestId id : ids_) context_.model->engine->abort(id);  // set once, by submit()
+  }
+
   std::string keep_alive_bytes() const override {
-    return plan_.fields.stream ? std::string(kSseComment) : std::string();
+    return plan_.fields.stream ? plan_.format->keep_alive() : std::string();
   }
   bool has_overflown() const override { return inbox_->has_overflown(); }
 
@@ -259,9 +264,7 @@ class GenerationReply final : public PendingReply {
     is_finished_ = true;
     output.finished = true;
     if (plan_.fields.stream) {
-      if (plan_.fields.include_usage)
-        plan_.format->stream_usage(output.stream_bytes, final_usage());
-      output.stream_bytes += kSseDone;
+      plan_.format->stream_end(output.stream_bytes, final_usage());
       return;
     }
     for (ChoiceOutput& choice : choices_) plan_.format->collect(choice.take());
@@ -284,11 +287,10 @@ class GenerationReply final : public PendingReply {
     Output output;
     output.finished = true;
     if (!is_head_sent_) {
-      output.head = *failure_;
+      output.head = plan_.format->failure(*failure_);
       return output;
     }
-    append_sse_event(output.stream_bytes, failure_->body);
-    output.stream_bytes += kSseDone;
+    plan_.format->stream_failure(output.stream_bytes, *failure_);
     return output;
   }
 

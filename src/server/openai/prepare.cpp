@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "server/api_keys.h"
 #include "text/tokenizer.h"
 
 namespace winnow::server {
@@ -71,21 +72,25 @@ std::int32_t resolve_max_tokens(const GenerationFields& fields, std::size_t num_
                                 const ServingModel& model) {
   const auto prompt = static_cast<std::int64_t>(num_prompt_tokens);
   const std::int64_t room = model.max_model_len - prompt;
-  const auto fail = [&](const std::string& rest, const char* param) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("this model's maximum context length is {} tokens, but {}",
-                            model.max_model_len, rest),
-                "shorten the prompt or lower max_tokens", param);
-  };
   if (fields.max_tokens) {
     if (*fields.max_tokens > room) {
-      fail(fmt::format("{} prompt tokens plus max_tokens {} are {}", prompt, *fields.max_tokens,
-                       prompt + *fields.max_tokens),
-           "max_tokens");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("this model's maximum context length is {} tokens, but {} prompt "
+                      "tokens plus max_tokens {} are {}",
+                      model.max_model_len, prompt, *fields.max_tokens, prompt + *fields.max_tokens),
+          "shorten the prompt or lower max_tokens", "max_tokens");
     }
     return *fields.max_tokens;
   }
-  if (room < 1) fail(fmt::format("the prompt alone has {}", prompt), "messages");
+  if (room < 1) {
+    // The first half is what agents look for before they compact a conversation.
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("prompt is too long: {} tokens > {} maximum (this model's maximum "
+                            "context length)",
+                            prompt, model.max_model_len),
+                "shorten the prompt", "messages");
+  }
   std::int64_t limit = room;
   if (fields.default_max_tokens) limit = std::min<std::int64_t>(limit, *fields.default_max_tokens);
   if (model.defaults.max_new_tokens && !fields.default_max_tokens) {
@@ -131,8 +136,8 @@ std::string fairness_key_of(const GenerationFields& fields, const HttpRequest& h
   if (const auto header = http.header("x-session-id"); !header.empty()) {
     return "session " + std::string(header);
   }
-  const std::string_view key = http.header("authorization");
-  return key.empty() ? "" : fmt::format("key {:x}", std::hash<std::string_view>{}(key));
+  const std::string caller = caller_of(http);
+  return caller.empty() ? "" : "key " + caller;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "server/sse.h"
+
 namespace winnow::server {
 
 Json usage_json(const Usage& usage) {
@@ -20,6 +22,13 @@ Json usage_json(const Usage& usage) {
   }
   return out;
 }
+
+void ReplyFormat::stream_failure(std::string& out, const HttpResponse& failure) {
+  append_sse_event(out, failure.body);
+  out += kSseDone;
+}
+
+std::string ReplyFormat::keep_alive() const { return std::string(kSseComment); }
 
 std::string dump_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,5 +1,5 @@
-// How a generation is written: the chat or the plain-completion form, streamed or whole. Called in
-// order by GenerationReply on one strand.
+// How a generation is written: the form of one API, streamed or whole. Called in order by
+// GenerationReply on one strand.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/choice_output.h"
+#include "server/http_message.h"
 #include "server/json_fields.h"
 #include "server/openai/generation_fields.h"
 
@@ -52,11 +53,21 @@ class ReplyFormat {
   virtual ~ReplyFormat() = default;
   /// Before anything of that prompt is written.
   virtual void set_prompt(std::int32_t prompt, PromptEcho echo) = 0;
-  /// Streaming: events for this delta (and, before the first of a choice, its opening).
+  /// Streaming: what goes out with the head, before the first token. `usage` knows the prompt only.
+  virtual void stream_open(std::string&, const Usage&) {}
+  /// Streaming: events for this delta (and, before the first of a choice, its opening). `usage`:
+  /// the counts so far, when the request wants them with each event.
   virtual void stream_delta(std::string& out, ChoiceDelta&& delta,
                             const std::optional<Usage>& usage) = 0;
-  /// Streaming: the event with the usage of the whole request.
-  virtual void stream_usage(std::string& out, const Usage& usage) = 0;
+  /// Streaming: what follows the last delta, with the usage of the whole request.
+  virtual void stream_end(std::string& out, const Usage& usage) = 0;
+  /// Streaming: the end of a stream that cannot go on. `failure` is in OpenAI's form, as an event
+  /// and [DONE].
+  virtual void stream_failure(std::string& out, const HttpResponse& failure);
+  /// A failure before the first byte, in this API's form.
+  virtual HttpResponse failure(HttpResponse failure) { return failure; }
+  /// What a silent stream sends now and then.
+  virtual std::string keep_alive() const;
   /// Whole: takes a delta; body() at the end. `metrics` may be null.
   virtual void collect(ChoiceDelta&& delta) = 0;
   virtual std::string body(const Usage& usage, const Json& metrics) = 0;

@@ -6,10 +6,15 @@
 
 namespace winnow::server {
 
+class BackgroundReplies;
+class ResponseStore;
+
 struct RouteContext {
   const ServingModel& model;
   const RequestPolicy& policy;
   const ReplyContext& reply;
+  ResponseStore& responses;
+  BackgroundReplies& background;
 };
 
 HttpReply chat_completions(const HttpRequest& request, const RouteContext& context);

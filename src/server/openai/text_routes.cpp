@@ -1,6 +1,8 @@
 // /tokenize, /detokenize and /v1/models. Source: spec/serving.md 2.7.
 #include <fmt/format.h>
 
+#include <ctime>
+
 #include "base/error.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/logprobs_json.h"
@@ -11,6 +13,14 @@
 
 namespace winnow::server {
 namespace {
+
+std::string utc_time(std::int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
 
 Json model_card(const std::string& name, const ServingModel& model) {
   Json permission;
@@ -35,6 +45,10 @@ Json model_card(const std::string& name, const ServingModel& model) {
   card["parent"] = nullptr;
   card["max_model_len"] = model.max_model_len;
   card["permission"] = Json::array({std::move(permission)});
+  // What Anthropic's clients read.
+  card["type"] = "model";
+  card["display_name"] = name;
+  card["created_at"] = utc_time(model.created);
   return card;
 }
 
@@ -98,6 +112,9 @@ HttpReply list_models(const RouteContext& context) {
   for (const std::string& name : context.model.names) {
     out["data"].push_back(model_card(name, context.model));
   }
+  out["has_more"] = false;
+  out["first_id"] = context.model.names.front();
+  out["last_id"] = context.model.names.back();
   return json_response(out);
 }
 

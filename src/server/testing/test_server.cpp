@@ -109,6 +109,7 @@ TestServer::TestServer(TestServerOptions options)
 TestServer::~TestServer() {
   engine_->abort_all();
   server_->stop();
+  app_->stop_background();
   engine_.reset();  // its thread may still hold a wake of the server's
 }
 
