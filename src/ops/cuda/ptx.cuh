@@ -153,6 +153,25 @@ __device__ __forceinline__ void cp_async_bulk(std::uint32_t shared, const void* 
       : "memory");
 }
 
+/// How L2 keeps what a copy brings: what is read once may go first.
+__device__ __forceinline__ std::uint64_t l2_policy(bool goes_first) {
+  std::uint64_t first;
+  std::uint64_t normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return goes_first ? first : normal;
+}
+__device__ __forceinline__ void cp_async_bulk(std::uint32_t shared, const void* global,
+                                              std::uint32_t bytes, std::uint32_t barrier,
+                                              std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 /// Brings 16-byte multiples to L2.
 __device__ __forceinline__ void cp_async_bulk_prefetch_l2(const void* global, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");

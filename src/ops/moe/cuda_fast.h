@@ -109,6 +109,7 @@ struct Workspace {
   static constexpr int kRouteTicket = 0;
   static constexpr int kExitTicket = 1;
   static constexpr int kQueue = 2;     // the next item
+  static constexpr int kInputs = 3;    // blocks that have rounded their inputs
   static constexpr int kEntries = 64;  // one counter per active expert
   static constexpr int kRows = 4096;   // one per 32 rows of y
 };
@@ -116,6 +117,14 @@ struct Workspace {
 /// Entries of Workspace::active: an expert whose tokens need several blocks has several.
 constexpr int max_active(const Layer& layer) {
   return layer.num_experts + 1 + (layer.num_slots() + kBlockTokens - 1) / kBlockTokens;
+}
+
+/// Tokens that share a pass over the router.
+inline constexpr int kRouteTokens = 8;
+
+/// Blocks of the router's product for few tokens, each of which rounds inputs.
+constexpr int num_route_blocks(const Layer& layer) {
+  return layer.hidden / 64 * ((layer.num_tokens + kRouteTokens - 1) / kRouteTokens);
 }
 
 /// Tokens of one expert that a prefill tile takes at most; rows of activations and of y.

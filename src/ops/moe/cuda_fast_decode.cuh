@@ -87,20 +87,25 @@ __device__ __forceinline__ void multiply_piece(const std::byte* weights, int fir
                                                const Inputs<kGroups>& inputs,
                                                Operands<kGroups>& operands, Sums<kGroups>& sums) {
   constexpr int kBytes = static_cast<int>(chunk_bytes(kScheme));
-  if constexpr (kGroups == 1) {
+  if constexpr (Operands<kGroups>::kChunks == kPieceChunks) {
     if (count == kPieceChunks && next_count >= kPieceChunks) {
-      const std::byte* const ahead = inputs.rows[0] + next * 128;
+      const std::byte* ahead[kGroups];
+#pragma unroll
+      for (int n = 0; n < kGroups; ++n) ahead[n] = inputs.rows[n] + next * 128;
 #pragma unroll
       for (int j = 0; j < kPieceChunks; ++j) {
-        multiply_chunk<kScheme, 1>(weights + j * kBytes, lane, operands.values[j], sums);
-        operands.values[j][0][0] = load_operand(ahead + j * 128);
-        operands.values[j][1][0] = load_operand(ahead + j * 128 + 64);
+        multiply_chunk<kScheme, kGroups>(weights + j * kBytes, lane, operands.values[j], sums);
+#pragma unroll
+        for (int n = 0; n < kGroups; ++n) {
+          operands.values[j][0][n] = load_operand(ahead[n] + j * 128);
+          operands.values[j][1][n] = load_operand(ahead[n] + j * 128 + 64);
+        }
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kPieceChunks; ++j) {
         if (j >= count) break;
-        multiply_chunk<kScheme, 1>(weights + j * kBytes, lane, operands.values[j], sums);
+        multiply_chunk<kScheme, kGroups>(weights + j * kBytes, lane, operands.values[j], sums);
         if (j < next_count) operands.load(inputs, j, next + j);
       }
     }
@@ -121,10 +126,17 @@ class Computer {
   __device__ Computer(const Params& params, DecodeMemory& memory)
       : params_(params),
         memory_(memory),
-        warp_(static_cast<int>(threadIdx.x) / 32),
+        warp_(static_cast<int>(threadIdx.x) / 32 - kFirstComputeWarp),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  __device__ void run() {
+  /// `is_early`: the block's first item needs the inputs only.
+  __device__ void run(bool is_early) {
+    if (is_early) {
+      wait_for_count(params_.work.counters + Workspace::kInputs,
+                     static_cast<std::uint32_t>(num_route_blocks(params_.layer)));
+    } else {
+      ptx::griddepcontrol_wait();
+    }
     while (true) {
       wait_full();
       const Item& item = memory_.items[ring_.slot];
@@ -134,9 +146,12 @@ class Computer {
       } else {
         multiply_item_of<QuantScheme::kMxfp8>(item);
       }
+      // Needed once, and free from then on. A flag to skip it was kept in local memory, whose lines
+      // the tokens' values drive out of L1: reading it took a fifth of the whole time.
+      ptx::griddepcontrol_wait();
     }
     wait_read();
-    if (threadIdx.x == 0) memory_.sheets[sheet_.slot].phase = Item::kNone;
+    if (warp_ == 0 && lane_ == 0) memory_.sheets[sheet_.slot].phase = Item::kNone;
     hand_over();
   }
 
@@ -176,11 +191,7 @@ class Computer {
     if (entry == complete_entry_) return;
     complete_entry_ = entry;
     const auto target = static_cast<std::uint32_t>(width / 16 * num_groups(num_tokens));
-    const std::uint32_t* const counter = params_.work.counters + Workspace::kEntries + entry;
-    if (lane_ == 0) {
-      while (load_acquire(counter) < target) __nanosleep(32);
-    }
-    __syncwarp();
+    wait_for_count(params_.work.counters + Workspace::kEntries + entry, target);
   }
 
   /// `item` is gone with its stage.
@@ -262,10 +273,12 @@ class Computer {
 };
 
 /// One block's work: kThreads threads; all `num_blocks` (= params.num_blocks) blocks must be
-/// resident together. The routing is complete, or will be when griddepcontrol.wait returns.
+/// resident together. The routing is complete when griddepcontrol.wait returns; until then
+/// Workspace::kInputs counts the blocks that have rounded their inputs.
 __device__ __forceinline__ void decode_block(const Params& params, DecodeMemory& memory, int block,
                                              int num_blocks) {
   if (threadIdx.x == 0) {
+    memory.num_complete_rows = 0;
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(memory.full + i), 1);
       ptx::mbarrier_init(ptx::shared_address(memory.empty + i), kWarps);
@@ -278,16 +291,18 @@ __device__ __forceinline__ void decode_block(const Params& params, DecodeMemory&
   }
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp == kWarps) {
+  if (warp == kLoadingWarp) {
     Loader(params, memory).run(block, num_blocks);
     return;
   }
-  if (warp < kWarps) {
-    ptx::griddepcontrol_wait();
-    Computer(params, memory).run();
+  if (warp == kFinishingWarp) {
+    Finisher(params, memory).run();
   } else {
-    Finisher(params, memory).run(block, num_blocks);
+    Computer(params, memory).run(block < Queue::num_early(params.layer));
   }
+  ptx::barrier_sync(1, kFinishWarps * 32);
+  combine(params, memory, warp - kFinishingWarp);
+  if (warp == kFinishingWarp) leave(params, num_blocks);
 }
 
 }  // namespace winnow::cuda::fast_moe

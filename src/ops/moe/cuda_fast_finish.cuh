@@ -12,85 +12,73 @@
 
 namespace winnow::cuda::fast_moe {
 
-/// y of 32 rows, once all experts are done with them; one warp, a lane a row. The loads of 32 /
-/// kTopK tokens are in flight at a time: they come from L2, and the last rows' are all that is left
-/// to do.
-template <int kTopK>
-__device__ __forceinline__ void combine_rows(const Params& params, int row) {
-  constexpr int kTokens = 24 / kTopK;  // as registers allow
+constexpr int kFinishWarps = kWarps + 1;  // that sum rows of y: all but the loading one
+
+/// Part of y of 32 rows, once all experts are done with them; one warp, a lane a row, kTokens
+/// tokens from `first` on. Their loads are all in flight together: they come from L2.
+template <int kTopK, int kTokens>
+__device__ __forceinline__ void combine_tokens(const Params& params, int row, int first) {
   const Layer& layer = params.layer;
   const Workspace& work = params.work;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int column = row * 32 + lane;
   const int top_k = layer.top_k;
-  for (int first = 0; first < layer.num_tokens; first += kTokens) {
-    // Lane t · kTopK + k holds choice k of token t.
-    const int token = first + lane / kTopK;
-    const bool is_pair = lane < kTokens * kTopK && token < layer.num_tokens && lane % kTopK < top_k;
-    const int pair = token * top_k + lane % kTopK;
-    const int slot = is_pair ? work.slot_of[pair] : 0;
-    const float weight = is_pair ? work.weights[pair] : 0.0F;
-    float outputs[kTokens][kTopK];
-    float shared[kTokens];
-    float y[kTokens];
+  // Lane t · kTopK + k holds choice k of token t.
+  const int token = first + lane / kTopK;
+  const bool is_pair = lane < kTokens * kTopK && token < layer.num_tokens && lane % kTopK < top_k;
+  const int pair = token * top_k + lane % kTopK;
+  const int slot = is_pair ? work.slot_of[pair] : 0;
+  const float weight = is_pair ? work.weights[pair] : 0.0F;
+  float outputs[kTokens][kTopK];
+  float shared[kTokens];
+  float y[kTokens];
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      const bool is_token = first + t < layer.num_tokens;
+  for (int t = 0; t < kTokens; ++t) {
+    const bool is_token = first + t < layer.num_tokens;
 #pragma unroll
-      for (int k = 0; k < kTopK; ++k) {
-        const std::int64_t from = __shfl_sync(0xFFFFFFFFU, slot, t * kTopK + k);
-        outputs[t][k] =
-            is_token && k < top_k ? __ldcg(work.outputs + from * layer.hidden + column) : 0.0F;
-      }
-      const std::int64_t from = layer.num_pairs() + first + t;
-      shared[t] = is_token && layer.has_shared()
-                      ? __ldcg(work.outputs + from * layer.hidden + column)
-                      : 0.0F;
-      y[t] = is_token ? layer.y[std::int64_t{first + t} * layer.hidden + column] : 0.0F;
+    for (int k = 0; k < kTopK; ++k) {
+      const std::int64_t from = __shfl_sync(0xFFFFFFFFU, slot, t * kTopK + k);
+      outputs[t][k] =
+          is_token && k < top_k ? __ldcg(work.outputs + from * layer.hidden + column) : 0.0F;
     }
+    const std::int64_t from = layer.num_pairs() + first + t;
+    shared[t] =
+        is_token && layer.has_shared() ? __ldcg(work.outputs + from * layer.hidden + column) : 0.0F;
+    y[t] = is_token ? layer.y[std::int64_t{first + t} * layer.hidden + column] : 0.0F;
+  }
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      float routed = 0.0F;
+  for (int t = 0; t < kTokens; ++t) {
+    float routed = 0.0F;
 #pragma unroll
-      for (int k = 0; k < kTopK; ++k) {
-        const float w = __shfl_sync(0xFFFFFFFFU, weight, t * kTopK + k);
-        if (k < top_k) routed = fmaf(w, outputs[t][k], routed);
-      }
-      if (first + t < layer.num_tokens) {
-        layer.y[std::int64_t{first + t} * layer.hidden + column] =
-            y[t] + fmaf(layer.routed_scale, routed, shared[t]);
-      }
+    for (int k = 0; k < kTopK; ++k) {
+      const float w = __shfl_sync(0xFFFFFFFFU, weight, t * kTopK + k);
+      if (k < top_k) routed = fmaf(w, outputs[t][k], routed);
+    }
+    if (first + t < layer.num_tokens) {
+      layer.y[std::int64_t{first + t} * layer.hidden + column] =
+          y[t] + fmaf(layer.routed_scale, routed, shared[t]);
     }
   }
 }
 
-/// Before the routing is over: brings to L2 what the ring cannot hold of this block's first item
-/// and its share of the shared expert's down. At about the memory's rate, or the routing's own few
-/// loads would wait behind all that.
-__device__ inline void prefetch_shared(const Layer& layer, int block, int num_blocks) {
-  if (!layer.has_shared() || threadIdx.x % 32 != 0) return;
-  const MatrixPart& gate = layer.experts[layer.num_experts].gate;
-  const MatrixPart& up = layer.experts[layer.num_experts].up;
-  const MatrixPart& down = layer.experts[layer.num_experts].down;
-  constexpr std::int64_t kUnit = 4096;
-  constexpr int kNanoseconds = 300;
-  if (block < min(Queue::num_early(layer), num_blocks)) {
-    const std::int64_t tile_bytes = gate.num_chunks * chunk_bytes(gate.scheme);
-    const std::int64_t row = block / num_shared_entries(layer) * tile_bytes;
-    const std::int64_t in_ring = std::int64_t{kStages} * pieces_of_stage(gate.scheme) *
-                                 kPieceChunks * chunk_bytes(gate.scheme);
-    for (std::int64_t at = in_ring; at < tile_bytes; at += kUnit) {
-      const auto bytes = static_cast<std::uint32_t>(min(kUnit, tile_bytes - at));
-      ptx::cp_async_bulk_prefetch_l2(gate.data + row + at, bytes);
-      ptx::cp_async_bulk_prefetch_l2(up.data + row + at, bytes);
-      __nanosleep(2 * kNanoseconds);
-    }
+/// The rows that wait, `warp` of kFinishWarps its part of them.
+template <int kTopK>
+__device__ __forceinline__ void combine_rows(const Params& params, const DecodeMemory& memory,
+                                             int warp) {
+  constexpr int kTokens = 16 / kTopK;
+  const int parts = (params.layer.num_tokens + kTokens - 1) / kTokens;
+  for (int i = warp; i < memory.num_complete_rows * parts; i += kFinishWarps) {
+    combine_tokens<kTopK, kTokens>(params, memory.complete_rows[i / parts], i % parts * kTokens);
   }
-  const std::int64_t all = down.num_tiles * down.num_chunks * chunk_bytes(down.scheme);
-  for (std::int64_t at = block * kUnit; at < all; at += num_blocks * kUnit) {
-    ptx::cp_async_bulk_prefetch_l2(down.data + at,
-                                   static_cast<std::uint32_t>(min(kUnit, all - at)));
-    __nanosleep(kNanoseconds);
+}
+
+/// After a barrier of the warps that call it; what others wrote was acquired by the finishing warp.
+__device__ __noinline__ inline void combine(const Params& params, const DecodeMemory& memory,
+                                            int warp) {
+  if (params.layer.top_k <= 4) {
+    combine_rows<4>(params, memory, warp);
+  } else {
+    combine_rows<kMaxTopK>(params, memory, warp);
   }
 }
 
@@ -100,17 +88,14 @@ class Finisher {
   __device__ Finisher(const Params& params, DecodeMemory& memory)
       : params_(params), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  __device__ void run(int block, int num_blocks) {
-    prefetch_shared(params_.layer, block, num_blocks);
-    ptx::griddepcontrol_wait();
-    num_groups_ = params_.work.num_active[1];
+  __device__ void run() {
     while (true) {
       ptx::mbarrier_wait_parity(ptx::shared_address(memory_.written + sheet_.slot), sheet_.parity);
       const Sheet& sheet = memory_.sheets[sheet_.slot];
       if (sheet.phase == Item::kNone) break;
       finish(sheet);
     }
-    leave(num_blocks);
+    ptx::griddepcontrol_wait();
   }
 
  private:
@@ -162,32 +147,26 @@ class Finisher {
       if (lane_ == 0) add_release(counters + Workspace::kEntries + entry);
       return;
     }
+    if (num_groups_ == 0) {
+      ptx::griddepcontrol_wait();
+      num_groups_ = params_.work.num_active[1];
+    }
     std::uint32_t ticket = 0;
     if (lane_ == 0) ticket = add_release(counters + Workspace::kRows + row);
     ticket = __shfl_sync(0xFFFFFFFFU, ticket, 0);
     if (ticket + 1 != static_cast<std::uint32_t>(num_groups_)) return;
-    if (lane_ == 0) counters[Workspace::kRows + row] = 0;
-    __threadfence();
-    if (layer.top_k <= 4) {
-      combine_rows<4>(params_, row);
-    } else {
-      combine_rows<kMaxTopK>(params_, row);
-    }
-  }
-
-  /// The last block to leave clears the counters.
-  __device__ void leave(int num_blocks) const {
-    std::uint32_t* const counters = params_.work.counters;
-    std::uint32_t exits = 0;
-    if (lane_ == 0) exits = atomicAdd(counters + Workspace::kExitTicket, 1U);
-    exits = __shfl_sync(0xFFFFFFFFU, exits, 0);
-    if (exits + 1 != static_cast<std::uint32_t>(num_blocks)) return;
-    for (int i = lane_; i < params_.work.num_active[0]; i += 32) {
-      counters[Workspace::kEntries + i] = 0;
-    }
     if (lane_ == 0) {
-      counters[Workspace::kExitTicket] = 0;
-      counters[Workspace::kQueue] = 0;
+      counters[Workspace::kRows + row] = 0;
+      memory_.complete_rows[memory_.num_complete_rows] = row;
+      ++memory_.num_complete_rows;
+    }
+    __threadfence();
+    // Most rows are complete at the very end, when all warps have time for them.
+    __syncwarp();
+    if (memory_.num_complete_rows == kMaxCompleteRows) {
+      for (int warp = 0; warp < kFinishWarps; ++warp) combine(params_, memory_, warp);
+      __syncwarp();
+      if (lane_ == 0) memory_.num_complete_rows = 0;
     }
   }
 
@@ -197,5 +176,21 @@ class Finisher {
   int lane_;
   int num_groups_ = 0;  // of all experts' tokens
 };
+
+/// One warp; the last block to leave clears the counters.
+__device__ inline void leave(const Params& params, int num_blocks) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t* const counters = params.work.counters;
+  std::uint32_t exits = 0;
+  if (lane == 0) exits = atomicAdd(counters + Workspace::kExitTicket, 1U);
+  exits = __shfl_sync(0xFFFFFFFFU, exits, 0);
+  if (exits + 1 != static_cast<std::uint32_t>(num_blocks)) return;
+  for (int i = lane; i < params.work.num_active[0]; i += 32) counters[Workspace::kEntries + i] = 0;
+  if (lane == 0) {
+    counters[Workspace::kExitTicket] = 0;
+    counters[Workspace::kQueue] = 0;
+    counters[Workspace::kInputs] = 0;
+  }
+}
 
 }  // namespace winnow::cuda::fast_moe

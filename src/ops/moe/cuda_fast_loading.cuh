@@ -10,6 +10,7 @@
 #include "ops/cuda/ptx.cuh"
 #include "ops/cuda/ring_place.cuh"
 #include "ops/moe/cuda_fast.h"
+#include "ops/moe/cuda_fast_counters.cuh"
 #include "ops/moe/cuda_fast_expert.cuh"
 
 namespace winnow::cuda::fast_moe {
@@ -18,7 +19,11 @@ constexpr int kBlocksPerMultiprocessor = 2;  // all resident
 constexpr int kTilesOfItem = 2;
 constexpr int kWarps = kNumSegments * kTilesOfItem;  // one for each segment of each tile
 constexpr int kComputeThreads = kWarps * 32;
-constexpr int kThreads = kComputeThreads + 64;  // a warp that loads, one that finishes
+constexpr int kThreads = kComputeThreads + 64;
+// The warps that all others wait for come first: of those that can issue, the oldest does.
+constexpr int kLoadingWarp = 0;
+constexpr int kFinishingWarp = 1;
+constexpr int kFirstComputeWarp = 2;
 constexpr int kStages = kBlocksPerMultiprocessor == 1 ? 15 : 7;
 constexpr int kTileStageBytes = 6912;
 constexpr int kStageBytes = kTilesOfItem * kTileStageBytes;
@@ -29,20 +34,6 @@ __host__ __device__ constexpr int pieces_of_stage(QuantScheme scheme) {
 }
 static_assert(4 * kPieceChunks * chunk_bytes(QuantScheme::kNvfp4) <= kTileStageBytes);
 static_assert(2 * kPieceChunks * chunk_bytes(QuantScheme::kMxfp8) <= kTileStageBytes);
-
-__device__ inline std::uint32_t load_acquire(const std::uint32_t* p) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-
-/// *p += 1 after everything that this thread, and by barriers others of its block, wrote before.
-/// Unlike a fence it leaves L1 as it is.
-__device__ inline std::uint32_t add_release(std::uint32_t* p) {
-  std::uint32_t before;
-  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
-  return before;
-}
 
 struct Params {
   Layer layer;
@@ -79,6 +70,7 @@ struct alignas(16) Sheet {
 };
 
 constexpr int kSheets = 3;
+constexpr int kMaxCompleteRows = 64;  // that wait at a time
 
 /// One block's shared memory.
 struct alignas(128) DecodeMemory {
@@ -89,6 +81,8 @@ struct alignas(128) DecodeMemory {
   std::uint64_t empty[kStages];
   std::uint64_t written[kSheets];
   std::uint64_t read[kSheets];
+  std::int32_t complete_rows[kMaxCompleteRows];  // of y, for this block to sum
+  std::int32_t num_complete_rows;
 };
 static_assert(kBlocksPerMultiprocessor * (sizeof(DecodeMemory) + 1024) <= 228 * 1024);
 
@@ -110,6 +104,7 @@ struct Queue {
         all_items(phase0_items + num_active * hidden_rows) {}
 
   /// Items that every layer has, whatever its tokens choose: they need not wait for the routing.
+  /// Item i is block i's first.
   __device__ static int num_early(const Layer& layer) {
     return num_shared_entries(layer) * (layer.shared_width / 16);
   }
@@ -143,7 +138,10 @@ __device__ inline ActiveExpert shared_expert(const Layer& layer, int entry) {
 class Loader {
  public:
   __device__ Loader(const Params& params, DecodeMemory& memory)
-      : params_(params), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32) {}
+      : params_(params),
+        memory_(memory),
+        policy_(ptx::l2_policy(params.layer.num_tokens <= kBlockTokens)),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run(int block, int num_blocks) {
     const Layer& layer = params_.layer;
@@ -156,7 +154,7 @@ class Loader {
       expert_ = shared_expert(layer, entry_);
       token_ = entry_ * kBlockTokens + lane_;
       begin_item();
-      while (stage_ < min(num_stages_, kStages)) load_stage();
+      while (stage_ < num_stages_) load_stage();
     }
     ptx::griddepcontrol_wait();
     const Queue queue(layer, *params_.work.num_active);
@@ -184,7 +182,6 @@ class Loader {
         token = params_.work.token_of[expert.first_slot + min(lane_, expert.num_tokens - 1)];
       }
     };
-    while (stage_ < num_stages_) load_stage();
     find();
     find_tokens();
     while (!is_over) {
@@ -262,7 +259,7 @@ class Loader {
       for (int tile = 0; tile < kTilesOfItem; ++tile) {
         ptx::cp_async_bulk(ptx::shared_address(memory_.stages[slot] + tile * kTileStageBytes),
                            tiles_[tile] + static_cast<std::int64_t>(first) * chunk_bytes_, bytes,
-                           full);
+                           full, policy_);
       }
     }
     ++stage_;
@@ -272,6 +269,7 @@ class Loader {
   const Params& params_;
   DecodeMemory& memory_;
   RingPlace<kStages> ring_;
+  std::uint64_t policy_;  // an expert's weights come once, unless its tokens are several blocks
   int lane_;
   int phase_ = 0;
   int entry_ = 0;

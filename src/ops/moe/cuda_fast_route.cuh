@@ -7,11 +7,10 @@
 #include "ops/cuda/ptx.cuh"
 #include "ops/fast_exp.h"
 #include "ops/moe/cuda_fast.h"
+#include "ops/moe/cuda_fast_counters.cuh"
 #include "ops/moe/cuda_fast_plan.cuh"
 
 namespace winnow::cuda::fast_moe {
-
-constexpr int kRouteTokens = 8;  // tokens that share a pass over the router
 
 /// Row i % num_experts of the router, 32 columns of half i / num_experts of a chunk: two steps of
 /// pairs, see cuda_matrix.h.
@@ -58,8 +57,9 @@ __device__ __forceinline__ void route_partial_block(const Layer& layer, const Wo
   // The first (and usually only) row of weights does not depend on the launch before.
   float w[32];
   if (thread < 2 * layer.num_experts) load_router_group(layer, chunk, thread, w);
-  ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
+  // Not earlier: what comes next must not find the counters of the layer before.
+  ptx::griddepcontrol_launch_dependents();
   for (int i = thread; i < kRouteTokens * kChunkCols; i += kNumThreads) {
     const int t = i / kChunkCols;
     const int k = i % kChunkCols;
@@ -75,6 +75,10 @@ __device__ __forceinline__ void route_partial_block(const Layer& layer, const Wo
     const int k = i % kChunkCols;
     inputs[static_cast<std::int64_t>(first + t) * layer.hidden + chunk * kChunkCols +
            (kIsDecode ? operand_index(k) : k)] = __float2bfloat16_rn(h[t][k]);
+  }
+  if constexpr (kIsDecode) {
+    __syncthreads();
+    if (thread == 0) add_release(work.counters + Workspace::kInputs);
   }
   for (int i = thread; i < 2 * layer.num_experts; i += kNumThreads) {
     const int group = i / layer.num_experts;
