@@ -450,7 +450,7 @@ class SyntheticBench {
   double copy_speed_ = 0;
   std::int64_t num_drafts_;
   std::unique_ptr<Decoder> decoder_;
-  std::unique_ptr<MinimaxDrafter> drafter_;   // with drafts only
+  std::unique_ptr<DsparkDrafter> drafter_;    // with drafts only
   std::vector<std::vector<BlockId>> tables_;  // of the running batch
   std::vector<float> step_logits_;
 };

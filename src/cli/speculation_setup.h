@@ -11,7 +11,7 @@
 #include "cli/engine_flags.h"
 #include "engine/engine.h"
 #include "engine/speculate/speculative_config.h"
-#include "model/minimax_drafter.h"
+#include "model/dspark_drafter.h"
 #include "ops/memory.h"
 
 namespace winnow {

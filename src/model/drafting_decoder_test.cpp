@@ -9,8 +9,8 @@
 
 #include "checkpoint/testing/random_checkpoint.h"
 #include "checkpoint/testing/temporary_folder.h"
+#include "model/dspark_drafter.h"
 #include "model/load_decoder.h"
-#include "model/minimax_drafter.h"
 #include "ops/testing/compare_bits.h"
 #include "ops/testing/hosted_cuda.h"
 
@@ -43,7 +43,7 @@ class Pair {
   }
 
   Decoder& decoder() { return *target_.decoder; }
-  MinimaxDrafter& drafter() { return *drafter_.drafter; }
+  DsparkDrafter& drafter() { return *drafter_.drafter; }
 
   /// Tokens [first, first + count) through the target; the context of the first `committed`.
   std::vector<float> run(std::int32_t first, std::int32_t count, std::int32_t committed) {

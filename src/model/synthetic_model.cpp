@@ -268,11 +268,11 @@ DrafterConfig m31_drafter_config(std::int32_t num_target_layers) {
   return config;
 }
 
-std::unique_ptr<MinimaxDrafter> make_synthetic_drafter(const DrafterConfig& config,
-                                                       const Decoder& target,
-                                                       std::int64_t max_positions) {
-  return std::make_unique<MinimaxDrafter>(config, make_drafter_weights(config, target.backend()),
-                                          target.shared_tables(), target.backend(), max_positions);
+std::unique_ptr<DsparkDrafter> make_synthetic_drafter(const DrafterConfig& config,
+                                                      const Decoder& target,
+                                                      std::int64_t max_positions) {
+  return std::make_unique<DsparkDrafter>(config, make_drafter_weights(config, target.backend()),
+                                         target.shared_tables(), target.backend(), max_positions);
 }
 
 void CountExperts::on_experts(int /*layer*/, const ops::BatchView& /*batch*/,

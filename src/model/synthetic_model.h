@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "model/minimax_drafter.h"
+#include "model/dspark_drafter.h"
 
 namespace winnow {
 
@@ -32,9 +32,9 @@ DrafterConfig m31_drafter_config(std::int32_t num_target_layers);
 
 /// For a decoder whose captured layers and cache row are made for it. Throws as
 /// make_synthetic_decoder().
-std::unique_ptr<MinimaxDrafter> make_synthetic_drafter(const DrafterConfig& config,
-                                                       const Decoder& target,
-                                                       std::int64_t max_positions);
+std::unique_ptr<DsparkDrafter> make_synthetic_drafter(const DrafterConfig& config,
+                                                      const Decoder& target,
+                                                      std::int64_t max_positions);
 
 /// Distinct experts that a step's tokens chose, summed over layers.
 class CountExperts final : public DecoderTrace {

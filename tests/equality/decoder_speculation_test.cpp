@@ -9,7 +9,7 @@
 #include <string>
 
 #include "engine_workload.h"
-#include "model/minimax_drafter.h"
+#include "model/dspark_drafter.h"
 #include "test_model.h"
 
 namespace winnow::testing {

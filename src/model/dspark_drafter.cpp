@@ -1,4 +1,4 @@
-#include "model/minimax_drafter.h"
+#include "model/dspark_drafter.h"
 
 #include <fmt/format.h>
 
@@ -47,9 +47,9 @@ CacheRowShape::Drafter drafter_cache_shape(const DrafterConfig& config, CacheDTy
           .dtype = dtype};
 }
 
-MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
-                               const SharedTables& target, ops::Backend backend,
-                               std::int64_t max_positions)
+DsparkDrafter::DsparkDrafter(DrafterConfig config, PackedDrafter weights,
+                             const SharedTables& target, ops::Backend backend,
+                             std::int64_t max_positions)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       tables_(weights_.tables(target)),
@@ -69,16 +69,16 @@ MinimaxDrafter::MinimaxDrafter(DrafterConfig config, PackedDrafter weights,
   if (!backend_.memory->is_host()) make_context_room(kContextChunk);
 }
 
-MinimaxDrafter::~MinimaxDrafter() = default;
+DsparkDrafter::~DsparkDrafter() = default;
 
-ops::AttentionShape MinimaxDrafter::attention_shape() const {
+ops::AttentionShape DsparkDrafter::attention_shape() const {
   return {.num_heads = config_.num_heads,
           .num_kv_heads = config_.num_kv_heads,
           .head_dim = config_.head_dim,
           .rotary_dim = config_.rotary_dim};
 }
 
-ops::WorkLimits MinimaxDrafter::work_limits() const {
+ops::WorkLimits DsparkDrafter::work_limits() const {
   const PackedDrafterLayer& layer = weights_.layers.front();
   return {.max_tokens = kContextChunk,
           .max_positions = 0,
@@ -90,15 +90,15 @@ ops::WorkLimits MinimaxDrafter::work_limits() const {
 
 /// What was recorded with the array's address is stale once it moves.
 template <typename T>
-void MinimaxDrafter::grow(ops::Array<T>& array, std::int64_t count) {
+void DsparkDrafter::grow(ops::Array<T>& array, std::int64_t count) {
   if (count <= array.size()) return;
   array = {};
   array = ops::Array<T>(backend_.memory, count, "activations of the drafter");
   ++generation_;
 }
 
-void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
-                          const ops::Array<float>& weight, std::int64_t num_rows, float* out) {
+void DsparkDrafter::norm(const ops::OpContext& context, const float* x,
+                         const ops::Array<float>& weight, std::int64_t num_rows, float* out) {
   backend_.rms_norm(context, {.x = x,
                               .weight = weight.data(),
                               .eps = rms_eps(),
@@ -108,16 +108,16 @@ void MinimaxDrafter::norm(const ops::OpContext& context, const float* x,
                               .out = out});
 }
 
-void MinimaxDrafter::make_context_room(std::int64_t num_tokens) {
+void DsparkDrafter::make_context_room(std::int64_t num_tokens) {
   grow(stream_, num_tokens * config_.hidden_size);
   grow(fused_, num_tokens * config_.hidden_size);
   grow(projected_, num_tokens * weights_.context_kv->rows());
 }
 
-void MinimaxDrafter::insert_context(const ops::OpContext& context,
-                                    std::span<const float* const> streams,
-                                    std::span<const ContextSlice> slices,
-                                    const ops::CacheView& cache) {
+void DsparkDrafter::insert_context(const ops::OpContext& context,
+                                   std::span<const float* const> streams,
+                                   std::span<const ContextSlice> slices,
+                                   const ops::CacheView& cache) {
   require(std::ssize(streams) == config_.num_streams(), "{} streams, expected {}", streams.size(),
           config_.num_streams());
   std::vector<DraftBatch::Sequence> sequences;
@@ -176,8 +176,8 @@ void MinimaxDrafter::insert_context(const ops::OpContext& context,
   }
 }
 
-void MinimaxDrafter::place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
-                                    std::int32_t block_tokens, std::span<const ops::Draw> draws) {
+void DsparkDrafter::place_requests(std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                                   std::int32_t block_tokens, std::span<const ops::Draw> draws) {
   require(num_tokens >= 1 && num_tokens <= config_.block_size,
           "{} tokens, the block was trained for 1 to {}", num_tokens, config_.block_size);
   std::vector<DraftBatch::Sequence> sequences;
@@ -201,7 +201,7 @@ void MinimaxDrafter::place_requests(std::span<const DraftRequest> requests, std:
   num_tokens_ = num_tokens;
 }
 
-void MinimaxDrafter::make_room(std::int64_t num_requests, std::int64_t num_tokens) {
+void DsparkDrafter::make_room(std::int64_t num_requests, std::int64_t num_tokens) {
   const std::int64_t rows = num_requests * num_tokens;
   const std::int64_t hidden = config_.hidden_size;
   const ops::AttentionShape shape = attention_shape();
@@ -218,8 +218,8 @@ void MinimaxDrafter::make_room(std::int64_t num_requests, std::int64_t num_token
 }
 
 /// Runs `operations`, which only submits; a backend may replay them for equal counts.
-void MinimaxDrafter::record(const ops::CacheView& cache, std::int64_t num_draws,
-                            bool has_confidence, const std::function<void()>& operations) {
+void DsparkDrafter::record(const ops::CacheView& cache, std::int64_t num_draws, bool has_confidence,
+                           const std::function<void()>& operations) {
   if (cache.pool != pool_) {
     pool_ = cache.pool;
     ++generation_;
@@ -236,21 +236,21 @@ void MinimaxDrafter::record(const ops::CacheView& cache, std::int64_t num_draws,
                     operations);
 }
 
-void MinimaxDrafter::draft(const ops::OpContext& context, std::span<const DraftRequest> requests,
-                           std::int32_t num_tokens, const ops::CacheView& cache) {
+void DsparkDrafter::draft(const ops::OpContext& context, std::span<const DraftRequest> requests,
+                          std::int32_t num_tokens, const ops::CacheView& cache) {
   place_requests(requests, num_tokens, cache.layout->shape().block_tokens, {});
   make_room(num_requests_, num_tokens);
   if (block_batch_.view().num_tokens == 0) return;
   record(cache, 0, false, [&] { run_block(context, cache); });
 }
 
-bool MinimaxDrafter::can_draw() const {
+bool DsparkDrafter::can_draw() const {
   return backend_.sample != nullptr && config_.vocab_size <= ops::kMaxSampleVocab;
 }
 
-void MinimaxDrafter::draft_and_draw(const ops::OpContext& context,
-                                    std::span<const DraftRequest> requests, std::int32_t num_tokens,
-                                    const ops::CacheView& cache, const BlockDraws& outputs) {
+void DsparkDrafter::draft_and_draw(const ops::OpContext& context,
+                                   std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                                   const ops::CacheView& cache, const BlockDraws& outputs) {
   const std::size_t total = requests.size();
   const std::size_t count = total * static_cast<std::size_t>(num_tokens);
   const bool wants_confidence = !outputs.confidence.empty();
@@ -281,9 +281,9 @@ void MinimaxDrafter::draft_and_draw(const ops::OpContext& context,
 }
 
 /// At most kMostDrawnRequests; draws know their rows.
-void MinimaxDrafter::draw_round(const ops::OpContext& context,
-                                std::span<const DraftRequest> requests, std::int32_t num_tokens,
-                                const ops::CacheView& cache, const BlockDraws& outputs) {
+void DsparkDrafter::draw_round(const ops::OpContext& context,
+                               std::span<const DraftRequest> requests, std::int32_t num_tokens,
+                               const ops::CacheView& cache, const BlockDraws& outputs) {
   const bool wants_confidence = !outputs.confidence.empty();
   place_requests(requests, num_tokens, cache.layout->shape().block_tokens, outputs.draws);
   make_room(num_requests_, num_tokens);
@@ -305,7 +305,7 @@ void MinimaxDrafter::draw_round(const ops::OpContext& context,
   if (wants_confidence) download_confidence(0, outputs.confidence);
 }
 
-void MinimaxDrafter::draw(const ops::OpContext& context, std::int32_t slot) {
+void DsparkDrafter::draw(const ops::OpContext& context, std::int32_t slot) {
   const std::int64_t first = std::int64_t{slot} * num_requests_;
   backend_.sample(context, {.logits = logits_.data(),
                             .vocab_size = config_.vocab_size,
@@ -314,7 +314,7 @@ void MinimaxDrafter::draw(const ops::OpContext& context, std::int32_t slot) {
                             .out = drawn_.data() + first});
 }
 
-void MinimaxDrafter::run_block(const ops::OpContext& context, const ops::CacheView& cache) {
+void DsparkDrafter::run_block(const ops::OpContext& context, const ops::CacheView& cache) {
   const std::int64_t rows = block_batch_.view().num_tokens;
   const std::int64_t hidden = config_.hidden_size;
   backend_.embed(context, {.tokens = block_batch_.values(),
@@ -333,8 +333,8 @@ void MinimaxDrafter::run_block(const ops::OpContext& context, const ops::CacheVi
                             .num_rows = rows});
 }
 
-void MinimaxDrafter::run_layer(const ops::OpContext& context, int layer,
-                               const ops::CacheView& cache) {
+void DsparkDrafter::run_layer(const ops::OpContext& context, int layer,
+                              const ops::CacheView& cache) {
   const PackedDrafterLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const ops::AttentionShape shape = attention_shape();
   const ops::BatchView& batch = block_batch_.view();
@@ -381,8 +381,8 @@ void MinimaxDrafter::run_layer(const ops::OpContext& context, int layer,
                          .accumulate = true});
 }
 
-void MinimaxDrafter::step(const ops::OpContext& context, std::int32_t slot,
-                          std::span<const TokenId> previous, std::span<float> confidence) {
+void DsparkDrafter::step(const ops::OpContext& context, std::int32_t slot,
+                         std::span<const TokenId> previous, std::span<float> confidence) {
   require(slot >= 0 && slot < num_tokens_ && std::ssize(previous) == num_requests_,
           "slot {} of {} with {} tokens before it", slot, num_tokens_, previous.size());
   require(confidence.empty() || (has_confidence() && confidence.size() == previous.size()),
@@ -400,8 +400,8 @@ void MinimaxDrafter::step(const ops::OpContext& context, std::int32_t slot,
 }
 
 /// W2 · W1[previous] to every request's logits of the slot; the rows of W1 stay in token_rows_.
-void MinimaxDrafter::add_bias(const ops::OpContext& context, std::int32_t slot,
-                              const std::int32_t* previous, std::int64_t stride) {
+void DsparkDrafter::add_bias(const ops::OpContext& context, std::int32_t slot,
+                             const std::int32_t* previous, std::int64_t stride) {
   backend_.embed(context, {.tokens = previous,
                            .token_stride = stride,
                            .num_tokens = num_requests_,
@@ -420,7 +420,7 @@ void MinimaxDrafter::add_bias(const ops::OpContext& context, std::int32_t slot,
 }
 
 /// wc · [hidden; W1 row] of a slot, with the rows of W1 in token_rows_.
-void MinimaxDrafter::score_confidence(const ops::OpContext& context, std::int32_t slot) {
+void DsparkDrafter::score_confidence(const ops::OpContext& context, std::int32_t slot) {
   const std::int64_t hidden = config_.hidden_size;
   float* const scores = confidence_.data() + std::int64_t{slot} * num_requests_;
   backend_.linear(context, {.x = hidden_.data() + slot * hidden,
@@ -440,7 +440,7 @@ void MinimaxDrafter::score_confidence(const ops::OpContext& context, std::int32_
 }
 
 /// sigmoid(score + bc) of slots from first_slot on.
-void MinimaxDrafter::download_confidence(std::int32_t first_slot, std::span<float> confidence) {
+void DsparkDrafter::download_confidence(std::int32_t first_slot, std::span<float> confidence) {
   backend_.memory->download(confidence.data(),
                             confidence_.data() + std::int64_t{first_slot} * num_requests_,
                             static_cast<std::int64_t>(confidence.size_bytes()));
@@ -454,8 +454,8 @@ LoadedDrafter load_drafter(const std::filesystem::path& folder, const ModelConfi
   auto checkpoint = std::make_unique<const Checkpoint>(find_drafter(folder));
   const DrafterWeights weights = load_drafter_weights(*checkpoint, config);
   PackedDrafter packed = pack_drafter(*checkpoint, config, weights, backend, progress);
-  auto drafter = std::make_unique<MinimaxDrafter>(std::move(config), std::move(packed), tables,
-                                                  backend, max_positions);
+  auto drafter = std::make_unique<DsparkDrafter>(std::move(config), std::move(packed), tables,
+                                                 backend, max_positions);
   return {.checkpoint = std::move(checkpoint), .drafter = std::move(drafter)};
 }
 

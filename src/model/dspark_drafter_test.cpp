@@ -1,7 +1,7 @@
 // The drafter against tests/golden/nano-drafter and nano-drafter-qwen3, which
 // train/drafter_reference.py made in float64 from the specification alone; and what must not change
 // its bits.
-#include "model/minimax_drafter.h"
+#include "model/dspark_drafter.h"
 
 #include <gtest/gtest.h>
 
@@ -109,7 +109,7 @@ class Fixture {
   }
 
   const GoldenFile& golden() const { return golden_; }
-  MinimaxDrafter& drafter() { return *loaded_.drafter; }
+  DsparkDrafter& drafter() { return *loaded_.drafter; }
   ops::CacheView cache() const {
     return {.pool = pool_.data(), .layout = &layout_, .mode = DequantMode::kExact};
   }
@@ -211,15 +211,15 @@ double error_of(std::span<const float> expected, std::span<const float> actual) 
 
 constexpr double kTolerance = 1e-4;
 
-class MinimaxDrafterReference : public ::testing::TestWithParam<const Trio*> {};
-INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterReference, ::testing::Values(&kNano, &kTrained, &kQwen3),
+class DsparkDrafterReference : public ::testing::TestWithParam<const Trio*> {};
+INSTANTIATE_TEST_SUITE_P(, DsparkDrafterReference, ::testing::Values(&kNano, &kTrained, &kQwen3),
                          [](const auto& tested) {
                            return std::string(tested.param == &kNano      ? "random"
                                               : tested.param == &kTrained ? "trained"
                                                                           : "qwen3");
                          });
 
-TEST_P(MinimaxDrafterReference, HasTheSameContext) {
+TEST_P(DsparkDrafterReference, HasTheSameContext) {
   for_each_drafting_backend([](const ops::Backend& backend, const ops::OpContext& context) {
     Fixture fixture(backend, CacheDType::kF32, *GetParam());
     fixture.insert_all(context);
@@ -240,10 +240,10 @@ TEST_P(MinimaxDrafterReference, HasTheSameContext) {
   });
 }
 
-TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
+TEST_P(DsparkDrafterReference, HasTheSameDraft) {
   for_each_drafting_backend([](const ops::Backend& backend, const ops::OpContext& context) {
     Fixture fixture(backend, CacheDType::kF32, *GetParam());
-    MinimaxDrafter& drafter = fixture.drafter();
+    DsparkDrafter& drafter = fixture.drafter();
     const GoldenFile& golden = fixture.golden();
     fixture.insert_all(context);
     const auto requests = fixture.requests();
@@ -276,14 +276,14 @@ TEST_P(MinimaxDrafterReference, HasTheSameDraft) {
 }
 
 /// Bits do not ask what weights are worth: the random drafters, one of each kind.
-class MinimaxDrafterBits : public ::testing::TestWithParam<const Trio*> {};
-INSTANTIATE_TEST_SUITE_P(, MinimaxDrafterBits, ::testing::Values(&kNano, &kQwen3),
+class DsparkDrafterBits : public ::testing::TestWithParam<const Trio*> {};
+INSTANTIATE_TEST_SUITE_P(, DsparkDrafterBits, ::testing::Values(&kNano, &kQwen3),
                          [](const auto& tested) {
                            return std::string(tested.param == &kNano ? "minimax" : "qwen3");
                          });
 
 // Spec 11 item 2: prefix reuse and preemption rely on it.
-TEST_P(MinimaxDrafterBits, ContextInAnyChunksIsTheSameBytes) {
+TEST_P(DsparkDrafterBits, ContextInAnyChunksIsTheSameBytes) {
   ops::testing::TestContext reference(1);
   for (const CacheDType dtype : {CacheDType::kFp8, CacheDType::kBF16}) {
     Fixture expected(ops::make_scalar_backend(), dtype, *GetParam());
@@ -300,7 +300,7 @@ TEST_P(MinimaxDrafterBits, ContextInAnyChunksIsTheSameBytes) {
   }
 }
 
-TEST_P(MinimaxDrafterBits, ARequestAloneGivesTheSameBits) {
+TEST_P(DsparkDrafterBits, ARequestAloneGivesTheSameBits) {
   ops::testing::TestContext reference(1);
   for (const std::int32_t num_tokens : {1, 3, 5}) {
     Fixture expected(ops::make_scalar_backend(), CacheDType::kFp8, *GetParam());
@@ -356,7 +356,7 @@ void write_with_own_tables(const fs::path& folder, float embed_factor, float hea
   writer.finish();
 }
 
-TEST(MinimaxDrafter, TablesOfItsOwnAreUsed) {
+TEST(DsparkDrafter, TablesOfItsOwnAreUsed) {
   const TemporaryFolder folder;
   Trio own = kQwen3;
   own.drafter = folder.path();
@@ -384,12 +384,12 @@ TEST(MinimaxDrafter, TablesOfItsOwnAreUsed) {
 }
 
 // The bias is of the request's own previous token, and of its slot alone.
-TEST(MinimaxDrafter, AStepTouchesItsSlotAlone) {
+TEST(DsparkDrafter, AStepTouchesItsSlotAlone) {
   ops::testing::TestContext context(1);
   Fixture fixture(ops::make_scalar_backend(), CacheDType::kF32);
   fixture.insert_all(context.get());
   const auto requests = fixture.requests();
-  MinimaxDrafter& drafter = fixture.drafter();
+  DsparkDrafter& drafter = fixture.drafter();
   drafter.draft(context.get(), requests, 3, fixture.cache());
   const auto size = requests.size() * 3 * static_cast<std::size_t>(kVocab);
   const std::vector<float> before(drafter.logits(), drafter.logits() + size);
@@ -403,10 +403,10 @@ TEST(MinimaxDrafter, AStepTouchesItsSlotAlone) {
   EXPECT_NE(drafter.logits()[kVocab], before[kVocab]);
 }
 
-TEST(MinimaxDrafter, WhatDoesNotFitIsRefused) {
+TEST(DsparkDrafter, WhatDoesNotFitIsRefused) {
   ops::testing::TestContext context(1);
   Fixture fixture(ops::make_scalar_backend(), CacheDType::kF32);
-  MinimaxDrafter& drafter = fixture.drafter();
+  DsparkDrafter& drafter = fixture.drafter();
   const auto is_refused = [&](DraftRequest request, std::int32_t num_tokens) {
     try {
       drafter.draft(context.get(), {&request, 1}, num_tokens, fixture.cache());

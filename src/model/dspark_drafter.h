@@ -22,14 +22,14 @@ namespace winnow {
 /// Error{kUnsupported} for nvfp4.
 CacheRowShape::Drafter drafter_cache_shape(const DrafterConfig& config, CacheDType dtype);
 
-class MinimaxDrafter final : public Drafter {
+class DsparkDrafter final : public Drafter {
  public:
   /// `max_positions`: of one sequence, drafted ones included. `target`'s tables and, on a CPU, the
   /// mapping behind `weights` must outlive this. Throws Error{kUnsupported} when the backend lacks
   /// the drafter's operations.
-  MinimaxDrafter(DrafterConfig config, PackedDrafter weights, const SharedTables& target,
-                 ops::Backend backend, std::int64_t max_positions);
-  ~MinimaxDrafter() override;
+  DsparkDrafter(DrafterConfig config, PackedDrafter weights, const SharedTables& target,
+                ops::Backend backend, std::int64_t max_positions);
+  ~DsparkDrafter() override;
 
   const DrafterConfig& config() const { return config_; }
 
@@ -113,7 +113,7 @@ class MinimaxDrafter final : public Drafter {
 
 struct LoadedDrafter {
   std::unique_ptr<const Checkpoint> checkpoint;  // its tables are read from the mapping
-  std::unique_ptr<MinimaxDrafter> drafter;
+  std::unique_ptr<DsparkDrafter> drafter;
 };
 
 /// From find_drafter(folder), `folder` being the target's or the drafter's own. Throws Error on
