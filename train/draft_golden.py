@@ -27,7 +27,7 @@ def by_torch(folder, named, config, streams, anchor, length):
         noise=text["dspark_noise_token_id"],
         target_layers=tuple(text["dspark_target_layer_ids"]),
     )
-    target = draft_data.Target(folder, "cpu")
+    target = draft_data.Target(folder, "cpu", torch.float32)
     drafter = draft_model.Drafter(c, target.embed, target.head)
     draft_model.load(drafter, named)
     draft_model.quant.e4m3 = lambda x: x  # the reference keeps the context as it is
@@ -52,7 +52,7 @@ def main():
     a = ap.parse_args()
     config = json.loads((a.model / "dspark" / "config.json").read_text())
     named = draft_data.read_folder(a.model / "dspark")
-    target = draft_data.Target(a.model, "cpu")
+    target = draft_data.Target(a.model, "cpu", torch.float32)
     embed, head = target.embed.double().numpy(), target.head.double().numpy()
     reference = drafter_reference.Drafter(config, named, embed, head)
     text = config["text_config"]

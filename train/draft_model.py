@@ -44,6 +44,26 @@ def linear(x, w):
     return x @ M.fake_mx(w, x.dtype).T
 
 
+def norm(x, w, eps):
+    return F.rms_norm(x.float(), w.shape, 1.0 + w, eps).to(x.dtype)
+
+
+class Lookup(torch.autograd.Function):
+    """Rows of a table. Its gradient is added up in place: the library's sorts, and waits for the host."""
+
+    @staticmethod
+    def forward(ctx, table, ids):
+        ctx.save_for_backward(ids)
+        ctx.shape = table.shape
+        return F.embedding(ids, table)
+
+    @staticmethod
+    def backward(ctx, g):
+        (ids,) = ctx.saved_tensors
+        out = torch.zeros(ctx.shape, dtype=g.dtype, device=g.device)
+        return out.index_add_(0, ids.flatten(), g.reshape(-1, ctx.shape[1])), None
+
+
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -55,9 +75,11 @@ class Layer(nn.Module):
         self.gate, self.up = matrix(c.ffn, c.hidden), matrix(c.ffn, c.hidden)
         self.down = matrix(c.hidden, c.ffn)
 
-    def heads(self, x, w, n, norm=None, rope=None):
+    def heads(self, x, w, n, norm_weight=None, rope=None):
         y = linear(x, w).unflatten(-1, (n, self.c.dim)).transpose(1, 2)
-        return y if norm is None else M.rotate(M.norm(y, norm, self.c.eps), *rope)
+        if norm_weight is None:
+            return y
+        return M.rotate(norm(y, norm_weight, self.c.eps), *rope)
 
     def context(self, c, rope):
         """K and V of committed tokens as the cache gives them back."""
@@ -67,14 +89,14 @@ class Layer(nn.Module):
 
     def forward(self, x, rope, context, mask):
         c = self.c
-        a = M.norm(x, self.input_norm, c.eps)
+        a = norm(x, self.input_norm, c.eps)
         q = self.heads(a, self.q, c.heads, self.q_norm, rope)
         k = torch.cat([context[0], self.heads(a, self.k, c.kv, self.k_norm, rope)], 2)
         v = torch.cat([context[1], self.heads(a, self.v, c.kv)], 2)
         k, v = (t.repeat_interleave(c.heads // c.kv, 1) for t in (k, v))
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + linear(o.transpose(1, 2).flatten(2), self.o)
-        b = M.norm(x, self.post_norm, c.eps)
+        b = norm(x, self.post_norm, c.eps)
         return x + linear(M.swiglu(linear(b, self.gate), linear(b, self.up)).to(x.dtype), self.down)
 
 
@@ -122,7 +144,7 @@ class Drafter(nn.Module):
         `anchors` [B, A]."""
         c = self.c
         dtype = streams.dtype
-        context = M.norm(streams @ self.fc.to(dtype).T, self.hidden_norm, c.eps)
+        context = norm(streams @ self.fc.to(dtype).T, self.hidden_norm, c.eps)
         rope = self.rope(pos)
         ids = torch.full((*at.shape, c.block), c.noise, device=at.device)
         ids[..., 0] = anchors
@@ -132,10 +154,10 @@ class Drafter(nn.Module):
         mask = self.mask(at, doc, pos.shape[1])
         for layer in self.layers:
             x = layer(x, block_rope, layer.context(context, rope), mask)
-        return M.norm(x, self.final_norm, c.eps).unflatten(1, (-1, c.block))
+        return norm(x, self.final_norm, c.eps).unflatten(1, (-1, c.block))
 
     def token_rows(self, previous):
-        return F.embedding(previous, self.w1)
+        return Lookup.apply(self.w1, previous)
 
     def logits(self, hidden, rows):
         """With the bias of the token before; in the dtype of `hidden`."""

@@ -1,5 +1,8 @@
 # ruff: noqa: E501
-"""Muon for the hidden matrices, AdamW for the rest."""
+"""Muon for the hidden matrices, AdamW for the rest.
+
+A learning rate is a number or a tensor of one, and all state is in tensors, so that a step can be
+recorded as a CUDA graph and replayed."""
 
 import torch
 
@@ -52,9 +55,8 @@ class Muon:
             for p, on in zip(ps, live, strict=True):
                 n = p.numel() // (rows * cols)
                 if on:
-                    p.mul_(1 - lr * self.decay).add_(
-                        update[at : at + n].reshape(p.shape).to(p.dtype), alpha=-lr * scale
-                    )
+                    change = update[at : at + n].reshape(p.shape).to(p.dtype)
+                    p.mul_(1 - lr * self.decay).sub_(change * (lr * scale))
                 at += n
 
 
@@ -62,7 +64,8 @@ class Adam:
     """Without weight decay. torch.optim's takes seconds to import where nothing is cached."""
 
     def __init__(self, params, betas=(0.9, 0.95), eps=1e-8):
-        self.params, self.betas, self.eps, self.steps = list(params), betas, eps, 0
+        self.params, self.betas, self.eps = list(params), betas, eps
+        self.steps = torch.zeros((), device=self.params[0].device)
         self.mean = [torch.zeros_like(p) for p in self.params]
         self.square = [torch.zeros_like(p) for p in self.params]
 
@@ -76,7 +79,7 @@ class Adam:
                 continue
             m.lerp_(p.grad, 1 - b1)
             v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
-            p.addcdiv_(m, (v / c2).sqrt_().add_(self.eps), value=-lr / c1)
+            p.sub_(m / (v / c2).sqrt_().add_(self.eps) * (lr / c1))
 
 
 @torch.no_grad()
