@@ -120,6 +120,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   app_options.keys = server::ApiKeys(keys);
   app_options.cors = cors_options(server_flags);
   app_options.policy = request_policy(server_flags, engine_flags);
+  app_options.response_store = response_store_limits(server_flags);
   app_options.root_path = server_flags.root_path;
   app_options.echo_request_id = server_flags.enable_request_id_headers;
   app_options.log_access = server_flags.access_log && !server_flags.disable_access_log;

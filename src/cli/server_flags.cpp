@@ -69,6 +69,10 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
   set.add_human_integer("max-body-bytes", flags.max_body_bytes, "Largest request (default 64M)");
   set.add_human_integer("max-header-bytes", flags.max_header_bytes, "Largest header (default 32K)");
   set.add_integer("max-connections", flags.max_connections, "Open connections (default 4096)");
+  set.add_human_integer("max-stored-responses", flags.max_stored_responses,
+                        "Responses kept for previous_response_id (default 1000; 0: none)");
+  set.add_human_integer("max-stored-response-bytes", flags.max_stored_response_bytes,
+                        "Memory for them (default 256M)");
   set.add_integer("io-threads", flags.io_threads, "Socket threads (default 2)");
   set.add_real("header-timeout", flags.header_timeout, "Seconds for a request's header");
   set.add_real("idle-timeout", flags.idle_timeout, "Seconds between requests of a connection");
@@ -170,6 +174,15 @@ server::HttpOptions http_options(const ServerFlags& flags, bool has_keys) {
   options.idle_timeout = seconds("--idle-timeout", flags.idle_timeout);
   options.keep_alive_interval = seconds("--keep-alive-interval", flags.keep_alive_interval);
   return options;
+}
+
+server::ResponseStoreLimits response_store_limits(const ServerFlags& flags) {
+  server::ResponseStoreLimits limits;
+  limits.max_responses = flags.max_stored_responses.value_or(limits.max_responses);
+  limits.max_bytes = flags.max_stored_response_bytes.value_or(limits.max_bytes);
+  if (limits.max_responses < 0) throw UsageError("--max-stored-responses: below 0");
+  if (limits.max_bytes < 0) throw UsageError("--max-stored-response-bytes: below 0");
+  return limits;
 }
 
 server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags& engine) {

@@ -22,12 +22,20 @@ constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; charset=ut
 
 /// Why a route that clients of other servers know is not here; empty: an unknown path.
 std::string_view absent_route(std::string_view path) {
+  constexpr std::string_view kTextOnly = "not served; this model generates text only";
   for (const std::string_view known :
-       {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score", "/pooling",
-        "/classify", "/v1/moderations", "/v1/images/generations"}) {
-    if (path == known) return "this model generates text; not served";
+       {"/v1/embeddings", "/v2/embed", "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score",
+        "/pooling", "/classify", "/v1/classify", "/v1/moderations", "/v1/videos"}) {
+    if (path == known) return kTextOnly;
   }
-  if (path.starts_with("/v1/audio/")) return "this model generates text; not served";
+  for (const std::string_view group : {"/v1/audio/", "/v1/images/", "/v1/realtime"}) {
+    if (path.starts_with(group)) return kTextOnly;
+  }
+  for (const std::string_view group :
+       {"/v1/files", "/v1/batches", "/v1/assistants", "/v1/threads", "/v1/fine_tuning",
+        "/v1/vector_stores", "/v1/conversations", "/v1/uploads"}) {
+    if (path.starts_with(group)) return "not served; use /v1/chat/completions or /v1/responses";
+  }
   if (path == "/completion" || path == "/completions") return "use POST /v1/completions";
   if (path == "/chat/completions" || path == "/api/chat" || path == "/api/generate") {
     return "use POST /v1/chat/completions";

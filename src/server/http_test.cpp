@@ -1,4 +1,5 @@
 // What the HTTP layer promises whatever is behind it: limits, broken input, keep-alive, drain.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,9 +53,15 @@ TEST(Http, UnknownRoutesAndMethodsSayWhatToDo) {
   const TestResponse missing = server.get("/v1/nothing");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(Json::parse(missing.body)["error"]["code"], 404);
-  const TestResponse embeddings = server.post("/v1/embeddings", "{}");
-  EXPECT_EQ(embeddings.status, 404);
-  EXPECT_NE(embeddings.body.find("this model generates text; not served"), std::string::npos);
+  for (const char* path : {"/v1/embeddings", "/v1/rerank", "/score", "/v1/audio/speech",
+                           "/v1/images/generations", "/v1/moderations", "/pooling"}) {
+    const TestResponse other = server.post(path, "{}");
+    EXPECT_EQ(other.status, 404) << path;
+    const Json error = Json::parse(other.body)["error"];
+    EXPECT_EQ(error["type"], "NotFoundError");
+    EXPECT_EQ(error["message"],
+              fmt::format("{}: not served; this model generates text only", path));
+  }
   const TestResponse wrong_method = server.get(kChat);
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(wrong_method.header("Allow"), "POST");

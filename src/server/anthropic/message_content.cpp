@@ -38,34 +38,60 @@ std::string required(Fields& fields, const char* name) {
   return *value;
 }
 
-/// Text of a string or of blocks. `keep` chooses among the blocks' texts.
-template <typename Keep>
-std::string joined_text(const Json& content, const std::string& path, std::string_view separator,
-                        const Keep& keep) {
-  if (content.is_string()) return keep(content.get<std::string>());
+/// tool_addition and tool_removal.
+void note_tool_change(Fields& block, bool is_addition, ToolChanges& changes) {
+  const Json* value = block.object("tool");
+  if (value == nullptr) block.fail("tool", "missing");
+  Fields tool(*value, block.full_name("tool"));
+  const std::string type = block_type(tool);
+  if (type != "tool_reference") {
+    tool.fail("type", fmt::format("'{}' is not tool_reference: declare it among the tools", type));
+  }
+  const std::string name = required(tool, "name");
+  (is_addition ? changes.added : changes.removed).insert(name);
+  if (is_addition) changes.removed.erase(name);
+}
+
+/// Calls `visit` with each block and its type; content that is no array is refused.
+template <typename Visit>
+void for_each_block(const Json& content, const std::string& path, const Visit& visit) {
   if (!content.is_array()) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("{}: {} is not a string or an array of blocks", path, describe(content)), {},
         path);
   }
-  std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
     Fields block(content[i], fmt::format("{}[{}]", path, i));
-    const std::string type = block_type(block);
+    visit(block, block_type(block));
+  }
+}
+
+/// Text of a string or of blocks.
+std::string joined_text(const Json& content, const std::string& path, std::string_view separator,
+                        ToolChanges& changes) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for_each_block(content, path, [&](Fields& block, const std::string& type) {
     if (type == "text") {
-      append(text, keep(required(block, "text")), separator);
+      append(text, required(block, "text"), separator);
     } else if (type == "tool_reference") {
-      append(text, required(block, "tool_name"), separator);
+      const std::string name = required(block, "tool_name");
+      append(text, name, separator);
+      changes.added.insert(name);
+    } else if (type == "tool_addition" || type == "tool_removal") {
+      note_tool_change(block, type == "tool_addition", changes);
     } else {
       refuse_block(block, type, "text, tool_reference");
     }
-  }
+  });
   return text;
 }
 
 class Translator {
  public:
+  explicit Translator(ToolChanges& changes) : changes_(changes) {}
+
   Json run(const Json& messages) {
     for (std::size_t i = 0; i < messages.size(); ++i) {
       Fields message(messages[i], fmt::format("messages[{}]", i));
@@ -79,12 +105,11 @@ class Translator {
       } else if (role == "user" || role == "ctx" || role == "msg") {
         end_assistant_turn();
         is_user_ = true;
-        user_path_ = path;
         if (content != nullptr) add_user(*content, path);
       } else if (role == "system") {
         if (content == nullptr) continue;
-        out_.push_back({{"role", "system"},
-                        {"content", joined_text(*content, path, "\n\n", std::identity())}});
+        std::string text = joined_text(*content, path, "\n\n", changes_);
+        if (!text.empty()) out_.push_back({{"role", "system"}, {"content", std::move(text)}});
       } else {
         message.fail("role", fmt::format("'{}' is not user, assistant or system", role));
       }
@@ -145,15 +170,7 @@ class Translator {
 
   void add_user(const Json& content, const std::string& path) {
     if (content.is_string()) return append(text_, content.get<std::string>(), "\n");
-    if (!content.is_array()) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{}: {} is not a string or an array of blocks", path, describe(content)), {},
-          path);
-    }
-    for (std::size_t i = 0; i < content.size(); ++i) {
-      Fields block(content[i], fmt::format("{}[{}]", path, i));
-      const std::string type = block_type(block);
+    for_each_block(content, path, [this](Fields& block, const std::string& type) {
       if (type == "text") {
         append(text_, required(block, "text"), "\n");
       } else if (type == "tool_result") {
@@ -161,7 +178,7 @@ class Translator {
       } else {
         refuse_block(block, type, "text, tool_result");
       }
-    }
+    });
   }
 
   void add_result(Fields& block) {
@@ -177,7 +194,7 @@ class Translator {
       }
     }
     if (const Json* content = block.find("content")) {
-      result.text = joined_text(*content, block.full_name("content"), "\n", std::identity());
+      result.text = joined_text(*content, block.full_name("content"), "\n", changes_);
     }
     // The template has no place for the flag, and a failure may not look like a result.
     if (block.boolean("is_error").value_or(false)) result.text.insert(0, "Error: ");
@@ -185,22 +202,10 @@ class Translator {
   }
 
   void add_assistant(const Json& content, const std::string& path) {
-    auto& text = turn_["content"].get_ref<std::string&>();
-    if (content.is_string()) {
-      text += content.get_ref<const std::string&>();
-      return;
-    }
-    if (!content.is_array()) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{}: {} is not a string or an array of blocks", path, describe(content)), {},
-          path);
-    }
-    for (std::size_t i = 0; i < content.size(); ++i) {
-      Fields block(content[i], fmt::format("{}[{}]", path, i));
-      const std::string type = block_type(block);
+    if (content.is_string()) return add_assistant_text(content.get<std::string>());
+    for_each_block(content, path, [this](Fields& block, const std::string& type) {
       if (type == "text") {
-        turn_["content"].get_ref<std::string&>() += required(block, "text");
+        add_assistant_text(required(block, "text"));
       } else if (type == "thinking") {
         add_thinking(block);
       } else if (type == "tool_use") {
@@ -208,7 +213,11 @@ class Translator {
       } else if (type != "redacted_thinking") {  // of another model: nothing to read in it
         refuse_block(block, type, "text, thinking, redacted_thinking, tool_use");
       }
-    }
+    });
+  }
+
+  void add_assistant_text(const std::string& text) {
+    turn_["content"].get_ref<std::string&>() += text;
   }
 
   void add_thinking(Fields& block) {
@@ -238,13 +247,13 @@ class Translator {
           {{"name", name}, {"arguments", input != nullptr ? *input : Json::object()}}}});
   }
 
+  ToolChanges& changes_;
   Json out_ = Json::array();
   bool is_user_ = false;
   bool is_assistant_ = false;
   Json turn_;                       // the assistant's, being read
   std::vector<std::string> calls_;  // ids of its calls, waiting for results
   std::string calls_path_;
-  std::string user_path_;
   std::vector<Result> results_;  // of the user's turn
   std::string text_;
 };
@@ -253,13 +262,22 @@ class Translator {
 
 std::string system_text(const Json* system) {
   if (system == nullptr) return {};
-  return joined_text(*system, "system", "\n\n", [](const std::string& text) -> std::string {
+  const auto without_header = [](std::string text) {
     if (!text.starts_with(kBillingHeader)) return text;
     const std::size_t end = text.find('\n');
     return end == std::string::npos ? std::string() : text.substr(end + 1);
+  };
+  if (system->is_string()) return without_header(system->get<std::string>());
+  std::string text;
+  for_each_block(*system, "system", [&](Fields& block, const std::string& type) {
+    if (type != "text") refuse_block(block, type, "text");
+    append(text, without_header(required(block, "text")), "\n\n");
   });
+  return text;
 }
 
-Json chat_messages_of(const Json& messages) { return Translator().run(messages); }
+Json chat_messages_of(const Json& messages, ToolChanges& changes) {
+  return Translator(changes).run(messages);
+}
 
 }  // namespace winnow::server

@@ -44,12 +44,16 @@ Json chat_tool(Fields& tool) {
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
-void read_tools(Fields& fields, Json& chat) {
+void read_tools(Fields& fields, const ToolChanges& changes, Json& chat) {
   const Json* tools = fields.array("tools");
   if (tools == nullptr || tools->empty()) return;  // agents send an empty list for none
   for (std::size_t i = 0; i < tools->size(); ++i) {
     Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-    chat["tools"].push_back(chat_tool(tool));
+    Json one = chat_tool(tool);
+    const bool is_deferred = tool.boolean("defer_loading").value_or(false);
+    if (changes.offers(one["function"]["name"], is_deferred)) {
+      chat["tools"].push_back(std::move(one));
+    }
   }
 }
 
@@ -107,8 +111,8 @@ void read_thinking(Fields& fields, const RequestPolicy& policy, MessagesRequest&
                   fmt::format("{} is not below max_tokens {}", *budget, out.max_tokens));
   }
   const std::string display = thinking.string("display").value_or("summarized");
-  if (display != "summarized" && display != "omitted") {
-    thinking.fail("display", fmt::format("'{}' is not summarized or omitted", display));
+  if (display != "summarized" && display != "updates" && display != "omitted") {
+    thinking.fail("display", fmt::format("'{}' is not summarized, updates or omitted", display));
   }
   out.shows_thinking = display != "omitted";
   out.chat["thinking"] = type;
@@ -174,8 +178,12 @@ MessagesRequest read_messages_request(const Json& body, const RequestPolicy& pol
   if (std::string system = system_text(fields.find("system")); !system.empty()) {
     chat["messages"].push_back({{"role", "system"}, {"content", std::move(system)}});
   }
-  for (Json& message : chat_messages_of(*messages)) chat["messages"].push_back(std::move(message));
+  ToolChanges changes;
+  for (Json& message : chat_messages_of(*messages, changes)) {
+    chat["messages"].push_back(std::move(message));
+  }
   // The reply to an assistant's last message is its continuation.
+  if (chat["messages"].empty()) fields.fail("messages", "there is no text in them");
   if (chat["messages"].back()["role"] == "assistant") chat["continue_final_message"] = true;
 
   if (!is_count) {
@@ -187,7 +195,7 @@ MessagesRequest read_messages_request(const Json& body, const RequestPolicy& pol
     }
   }
   read_thinking(fields, policy, out);
-  read_tools(fields, chat);
+  read_tools(fields, changes, chat);
   read_tool_choice(fields, chat);
   read_output_config(fields, chat);
   out.has_context_management = fields.object("context_management") != nullptr;

@@ -15,8 +15,9 @@ struct MessagesRequest {
   bool has_context_management = false;
 };
 
-inline constexpr std::array<FieldName, 4> kMessagesFieldNames = {
+inline constexpr std::array<FieldName, 5> kMessagesFieldNames = {
     FieldName{"stop", "stop_sequences"},
+    {"continue_final_message", "messages"},
     {"response_format", "output_config.format"},
     {"reasoning_effort", "output_config.effort"},
     {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/anthropic/message_content.h"
 #include "server/testing/test_server.h"
 #include "server/thinking_seal.h"
 
@@ -196,6 +197,76 @@ TEST(Messages, ContentBecomesChatMessages) {
   EXPECT_EQ(last_prompt(server),
             "system: Be terse.\n\nBe kind.\nuser: One\ntwo\nassistant: Looking.\n"
             "tool: Error: A\ntool: B\nuser: And now?\nassistant:");
+}
+
+TEST(Messages, DeferredToolsComeInWhenFound) {
+  ToolChanges changes;
+  const Json messages = Json::parse(R"([
+    {"role":"user","content":"x"},
+    {"role":"assistant","content":[{"type":"tool_use","id":"a","name":"search","input":{}}]},
+    {"role":"user","content":[{"type":"tool_result","tool_use_id":"a",
+        "content":[{"type":"tool_reference","tool_name":"found"}]}]},
+    {"role":"system","content":[
+        {"type":"tool_addition","tool":{"type":"tool_reference","name":"added"}},
+        {"type":"tool_removal","tool":{"type":"tool_reference","name":"gone"}}]}])");
+  const Json chat = chat_messages_of(messages, changes);
+  ASSERT_EQ(chat.size(), 3U);
+  EXPECT_EQ(chat[2]["content"], "found");
+  EXPECT_TRUE(changes.offers("found", true));
+  EXPECT_TRUE(changes.offers("added", true));
+  EXPECT_TRUE(changes.offers("plain", false));
+  EXPECT_FALSE(changes.offers("other", true));
+  EXPECT_FALSE(changes.offers("gone", false));
+  // One that was not found is not offered, and none is left to choose from.
+  TestServer server;
+  const std::string deferred = R"("tools":[{"name":"f","input_schema":{},"defer_loading":true}])";
+  EXPECT_EQ(server.post(kMessages, body(deferred)).status, 200);
+  EXPECT_EQ(server.post(kMessages, body(deferred + R"(,"tool_choice":{"type":"any"})")).status,
+            400);
+}
+
+TEST(Messages, EmptyContentIsServedOrRefused) {
+  TestServer server;
+  for (const char* content : {R"("")", "[]", "null"}) {
+    const std::string messages = fmt::format(R"([{{"role":"user","content":{}}}])", content);
+    EXPECT_EQ(server.post(kMessages, body("", messages)).status, 200) << content;
+    EXPECT_EQ(last_prompt(server), "user: \nassistant:");
+  }
+  const std::string nothing = R"([{"role":"system","content":[]}])";
+  EXPECT_EQ(server.post(kMessages, body("", nothing)).status, 400);
+  const std::string prefill =
+      R"([{"role":"user","content":"x"},{"role":"assistant","content":""}])";
+  EXPECT_EQ(server.post(kMessages, body("", prefill)).status, 400);
+}
+
+TEST(Messages, StopSequencesDoNotApplyToThinking) {
+  TestServerOptions options;
+  options.answer = "<mm:think>not STOP yet</mm:think>Now STOP here";
+  TestServer server(options);
+  const Json message = Json::parse(
+      server.post(kMessages, body(R"("stop_sequences":["STOP"],"thinking":{"type":"adaptive"})"))
+          .body);
+  EXPECT_EQ(message["content"][0]["thinking"], "not STOP yet");
+  EXPECT_EQ(message["content"][1]["text"], "Now ");
+  EXPECT_EQ(message["stop_reason"], "stop_sequence");
+}
+
+TEST(Messages, UnfinishedThinkingAndCallsAreNoAnswer) {
+  TestServerOptions options;
+  options.answer = "<mm:think>never closed";
+  {
+    TestServer server(options);
+    const Json message =
+        Json::parse(server.post(kMessages, body(R"("thinking":{"type":"adaptive"})")).body);
+    ASSERT_EQ(message["content"].size(), 1U);
+    EXPECT_EQ(message["content"][0]["thinking"], "never closed");
+  }
+  options.answer = std::string("Look.") + std::string(kCall).substr(0, 60);
+  TestServer server(options);
+  const Json message = Json::parse(server.post(kMessages, body(kTools)).body);
+  ASSERT_EQ(message["content"].size(), 1U) << message;
+  EXPECT_EQ(message["content"][0]["text"], "Look.");
+  EXPECT_EQ(message["stop_reason"], "end_turn");
 }
 
 TEST(Messages, AnAssistantsLastMessageIsContinued) {

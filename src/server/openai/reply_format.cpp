@@ -1,9 +1,12 @@
 #include "server/openai/reply_format.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <openssl/rand.h>
 
-#include <random>
+#include <array>
 
+#include "base/error.h"
 #include "server/sse.h"
 
 namespace winnow::server {
@@ -35,8 +38,11 @@ std::string dump_json(const Json& value) {
 }
 
 std::string random_hex() {
-  static thread_local std::mt19937_64 generator{std::random_device{}()};
-  return fmt::format("{:016x}{:016x}", generator(), generator());
+  std::array<unsigned char, 16> bytes{};
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
+    throw Error(ErrorCode::kInternal, "no random numbers are to be had");
+  }
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 Json stop_reason_json(const StopReason& reason) {

@@ -80,7 +80,7 @@ std::unique_ptr<ReplyFormat> make_completion_format(ReplyHeader header, std::int
 
 // Shared by the two forms.
 std::string dump_json(const Json& value);
-std::string random_hex();  // 32 digits
+std::string random_hex();  // 32 digits that nobody can guess
 Json stop_reason_json(const StopReason& reason);
 /// `has_calls`: a reply that ends by itself after tool calls says so.
 Json finish_reason_json(FinishReason reason, bool has_calls = false);

@@ -14,7 +14,7 @@ namespace winnow::server {
 namespace {
 
 // Members with the same meaning and name in a chat body, extras of this server among them.
-constexpr std::array<const char*, 24> kShared = {"model",
+constexpr std::array<const char*, 23> kShared = {"model",
                                                  "stream",
                                                  "temperature",
                                                  "top_p",
@@ -36,8 +36,7 @@ constexpr std::array<const char*, 24> kShared = {"model",
                                                  "parallel_tool_calls",
                                                  "structured_outputs",
                                                  "chat_template_kwargs",
-                                                 "enable_thinking",
-                                                 "request_id"};
+                                                 "enable_thinking"};
 
 Json chat_tool(Fields& tool) {
   const std::string type = tool.string("type").value_or("");

@@ -25,13 +25,12 @@ struct ResponsesRequest {
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
 };
 
-inline constexpr std::array<FieldName, 6> kResponsesFieldNames = {
+inline constexpr std::array<FieldName, 5> kResponsesFieldNames = {
     FieldName{"messages", "input"},
     {"max_completion_tokens", "max_output_tokens"},
     {"response_format", "text.format"},
     {"reasoning_effort", "reasoning.effort"},
-    {"logprobs", "include"},
-    {"n", "n"}};
+    {"logprobs", "include"}};
 
 /// Throws Error naming the field; kNotFound for a previous response that `caller` does not have.
 ResponsesRequest read_responses_request(const Json& body, ResponseStore& store,

@@ -19,6 +19,9 @@ constexpr std::string_view kStop = "/cancel";
 constexpr std::string_view kInputItems = "/input_items";
 constexpr int kReserveShare = 8;  // of the context, for the answer to a truncated conversation
 
+/// 0.9, where the double of 0.9F has nine digits more.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
 Json first_members(std::string id, const GenerationPlan& plan, const RouteContext& context) {
   const ReplyHeader header = make_header(plan.fields, context.model, context.policy, std::move(id));
   Json out;
@@ -27,8 +30,8 @@ Json first_members(std::string id, const GenerationPlan& plan, const RouteContex
   out["created_at"] = header.created;
   out["status"] = nullptr;
   out["model"] = header.model;
-  out["temperature"] = plan.fields.sampling.temperature;
-  out["top_p"] = plan.fields.sampling.top_p;
+  out["temperature"] = shortest(plan.fields.sampling.temperature);
+  out["top_p"] = shortest(plan.fields.sampling.top_p);
   out["service_tier"] = "default";
   out["max_tool_calls"] = nullptr;
   return out;
@@ -92,7 +95,7 @@ HttpReply create_response(const HttpRequest& request, const RouteContext& contex
   chat.generation.default_max_tokens = asked.max_output_tokens;
   GenerationPlan plan = plan_chat(std::move(chat), request, context);
 
-  const std::string id = make_response_id("resp_", plan.fields, request);
+  const std::string id = "resp_" + random_hex();  // never the client's: two could name the same
   Json response = first_members(id, plan, context);
   response.update(asked.echo);
   const char* status = asked.is_background ? "queued" : "in_progress";

@@ -2,6 +2,8 @@
 // bounds, and how items become prompts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
@@ -51,7 +53,11 @@ std::string request_line(const char* method, const std::string& path,
 
 TEST(Responses, AnswerInFull) {
   TestServer server;
-  const Json response = made(server, body(R"("metadata":{"k":"v"},"instructions":"Be terse.")"));
+  const Json response =
+      made(server, body(R"("metadata":{"k":"v"},"instructions":"Be terse.","top_p":0.9)"),
+           "X-Request-Id: chosen\r\n");
+  EXPECT_EQ(response["top_p"], 0.9);
+  EXPECT_EQ(id_of(response).find("chosen"), std::string::npos);
   EXPECT_TRUE(id_of(response).starts_with("resp_"));
   EXPECT_EQ(response["object"], "response");
   EXPECT_EQ(response["status"], "completed");
@@ -219,6 +225,49 @@ TEST(Responses, BackgroundOnesRunWithoutAClientAndCanBeCancelled) {
   // Cancelling what has ended changes nothing.
   EXPECT_EQ(Json::parse(server.send_raw(request_line("POST", path + "/cancel")).body)["status"],
             "completed");
+}
+
+TEST(Responses, LogprobsAreValidJsonAlways) {
+  TestServer server;
+  for (const char* stream : {"false", "true"}) {
+    const TestResponse response =
+        server.post(kResponses, body(fmt::format(R"("top_logprobs":2,"stream":{})", stream)));
+    EXPECT_NE(response.body.find("\"logprob\":-9999.0"), std::string::npos) << response.body;
+    EXPECT_EQ(response.body.find("\"logprob\":null"), std::string::npos);
+  }
+}
+
+TEST(Responses, AnEmptyTextIsServed) {
+  TestServer server;
+  made(server, body("", R"("")"));
+  EXPECT_EQ(last_prompt(server), "user: \nassistant:");
+}
+
+TEST(Responses, AClientThatGoesAwayLeavesNothingBehind) {
+  TestServerOptions options;
+  options.engine.hold = true;
+  TestServer server(options);
+  const std::string text = body(R"("stream":true)");
+  const int socket = server.connect();
+  send_all(socket, fmt::format("POST {} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                               "Content-Length: {}\r\n\r\n{}",
+                               kResponses, text.size(), text));
+  std::string stream;
+  while (stream.find("\"status\"") == std::string::npos) {
+    char piece[512];
+    const ssize_t count = ::recv(socket, piece, sizeof(piece), 0);
+    ASSERT_GT(count, 0);
+    stream.append(piece, static_cast<std::size_t>(count));
+  }
+  const std::size_t at = stream.find("resp_");
+  const std::string path = fmt::format("{}/{}", kResponses, stream.substr(at, 37));
+  EXPECT_EQ(server.get(path).status, 200);
+  ::close(socket);
+  for (int i = 0; i < 1000 && server.get(path).status == 200; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(server.get(path).status, 404);
+  EXPECT_EQ(server.engine().num_aborted(), 1);
 }
 
 TEST(Responses, LimitsEndThemIncomplete) {
