@@ -9,13 +9,14 @@ ALLOWED = {
     "base": set(),
     "formats": {"base"},
     "text": {"base"},
+    "grammar": {"text", "base"},
     "parallel": {"base"},
     "checkpoint": {"formats", "base"},
     "cache": {"formats", "base"},
     "ops": {"formats", "parallel", "base"},
     "model": {"ops", "checkpoint", "cache", "parallel", "formats", "base"},
     "engine": {"model", "cache", "parallel", "base"},
-    "server": {"engine", "text", "base"},
+    "server": {"engine", "grammar", "text", "base"},
     "cli": {"server", "engine", "model", "checkpoint", "text", "formats", "ops", "base"},
 }
 ONE_OWNER = {"boost/asio": "src/server/asio.h"}

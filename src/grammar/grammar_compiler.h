@@ -1,0 +1,47 @@
+// Grammars compiled on threads of their own, each once, and kept while there is room.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "grammar/compiled_grammar.h"
+#include "grammar/grammar_source.h"
+#include "grammar/grammar_vocabulary.h"
+
+namespace winnow {
+
+struct GrammarLimits {
+  std::size_t max_source_bytes = 256U << 10;
+  std::chrono::milliseconds max_wait{
+      10'000};  // for one compilation, its wait in the queue included
+  std::int64_t max_cache_bytes = 256LL << 20;  // of compiled grammars that nobody may be using
+  int num_threads = 2;
+  int max_queued = 64;
+};
+
+/// Any thread; compile() blocks its caller.
+class GrammarCompiler {
+ public:
+  /// `tokenizer` outlives it. Nothing is prepared before the first compile().
+  GrammarCompiler(const Tokenizer& tokenizer, std::int32_t vocab_size,
+                  std::vector<TokenId> stop_ids, const GrammarLimits& limits = {});
+  /// Finishes what is being compiled.
+  ~GrammarCompiler();
+
+  /// Throws Error{kInvalidArgument} with the reason for a grammar that is malformed, too large, or
+  /// not compiled within the limit; {kQueueFull} while too many wait.
+  std::shared_ptr<const CompiledGrammar> compile(const GrammarSource& source);
+
+  struct Counts {
+    std::int64_t num_compiled = 0, num_hits = 0, num_cached = 0, cached_bytes = 0;
+  };
+  Counts counts() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,160 @@
+#include "grammar/grammar_compiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "grammar/testing/grammar_text.h"
+
+namespace winnow {
+namespace {
+
+using namespace testing;
+
+std::shared_ptr<const CompiledGrammar> compile(GrammarKind kind, const std::string& text) {
+  return tiny_compiler().compile({.kind = kind, .text = text});
+}
+
+std::string reason(const GrammarSource& source) {
+  try {
+    (void)tiny_compiler().compile(source);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(GrammarCompiler, SchemaAllowsWhatFitsItAndNothingElse) {
+  const auto grammar = compile_schema(R"({"type":"object","properties":{"name":{"type":"string"},
+      "age":{"type":"integer"}},"required":["name","age"],"additionalProperties":false})");
+  EXPECT_TRUE(accepts(grammar, R"({"name":"Ada","age":36})"));
+  EXPECT_TRUE(accepts(grammar, "{ \"name\" : \"Ad\\u0061 ]<]\", \"age\": -1}"));
+  EXPECT_FALSE(accepts(grammar, R"({"name":"Ada"})"));
+  EXPECT_FALSE(accepts(grammar, R"({"name":"Ada","age":"36"})"));
+  EXPECT_FALSE(accepts(grammar, R"({"name":"Ada","age":36} and more)"));
+  EXPECT_FALSE(accepts(grammar, R"({"name":"Ada","age":36,"x":1})"));
+}
+
+TEST(GrammarCompiler, RegexGrammarAndChoiceAreOfTheWholeAnswer) {
+  const auto regex = compile(GrammarKind::kRegex, "[0-9]{3}-(a|b)+");
+  EXPECT_TRUE(accepts(regex, "123-abba"));
+  EXPECT_FALSE(accepts(regex, "123-"));
+  EXPECT_FALSE(accepts(regex, " 123-a"));
+  const auto ebnf =
+      compile(GrammarKind::kEbnf, "root ::= \"select \" col\ncol ::= \"a\" | \"b\"\n");
+  EXPECT_TRUE(accepts(ebnf, "select b"));
+  EXPECT_FALSE(accepts(ebnf, "select c"));
+}
+
+TEST(GrammarCompiler, AnyJsonObjectIsAllowedWithoutProperties) {
+  const auto grammar = compile_schema(R"({"type":"object"})");
+  EXPECT_TRUE(accepts(grammar, R"({"a":[1,2,{"b":null}],"c":1.5e3})"));
+  EXPECT_TRUE(accepts(grammar, "{}"));
+  EXPECT_FALSE(accepts(grammar, "[1]"));
+}
+
+// A special token is not part of the visible text: a grammar that took it for its spelling would
+// be right about another text than the client's.
+TEST(GrammarCompiler, SpecialTokensAreNeverAllowedInText) {
+  const auto grammar = compile_schema(R"({"type":"string"})");
+  GrammarState state(grammar);
+  ASSERT_TRUE(state.accept_text("\"a"));
+  std::vector<std::uint32_t> mask(grammar->vocabulary().num_mask_words());
+  ASSERT_TRUE(state.fill_mask(mask));
+  for (const char* special : {"[e~[", "]~b]", "<mm:think>", "</mm:think>", "]<]minimax[>["}) {
+    EXPECT_FALSE(is_allowed(mask, *tiny_tokenizer().token_to_id(special))) << special;
+  }
+  EXPECT_FALSE(is_allowed(mask, tiny_vocab_size() - 1));
+}
+
+TEST(GrammarCompiler, AStepTakenBackLeavesNoTrace) {
+  const auto grammar = compile_schema(R"({"type":"array","items":{"type":"integer"}})");
+  const std::size_t words = grammar->vocabulary().num_mask_words();
+  GrammarState state(grammar);
+  std::vector<std::vector<std::uint32_t>> masks;
+  const std::vector<TokenId> tokens = tiny_tokenizer().encode("[1, 22,333 ]");
+  for (const TokenId token : tokens) {
+    masks.emplace_back(words);
+    ASSERT_TRUE(state.fill_mask(masks.back()));
+    ASSERT_TRUE(state.accept(token));
+  }
+  ASSERT_TRUE(state.accept(tiny_stop_id()));
+  ASSERT_TRUE(state.accept(tiny_stop_id()));  // ignore_eos: a run may go on past the end
+  std::vector<std::uint32_t> mask(words);
+  ASSERT_TRUE(state.fill_mask(mask));
+  for (TokenId token = 0; token < tiny_vocab_size(); ++token) {
+    ASSERT_EQ(is_allowed(mask, token), token == tiny_stop_id());
+  }
+  state.rollback(2);
+  for (std::size_t i = tokens.size(); i-- > 0;) {
+    state.rollback(1);
+    ASSERT_TRUE(state.fill_mask(mask));
+    EXPECT_EQ(mask, masks[i]) << i;
+  }
+}
+
+TEST(GrammarCompiler, RandomWalksEndInJsonOfTheSchema) {
+  const auto grammar = compile_schema(R"({"type":"object","properties":{
+      "kind":{"enum":["x","y"]},"n":{"type":"integer","minimum":0,"maximum":99},
+      "list":{"type":"array","items":{"type":"boolean"},"maxItems":3},"s":{"type":"string","maxLength":5}},
+      "required":["kind","n","list","s"]})");
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  int num_ended = 0;
+  for (int i = 0; i < 40; ++i) {
+    const std::string text = random_text(grammar, random, 400);
+    if (text.empty()) continue;
+    ++num_ended;
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << text;
+    EXPECT_TRUE(json["kind"] == "x" || json["kind"] == "y") << text;
+    EXPECT_TRUE(json["n"].is_number_integer() && json["n"] >= 0 && json["n"] <= 99) << text;
+    EXPECT_LE(json["list"].size(), 3U) << text;
+    EXPECT_TRUE(json["s"].is_string()) << text;
+  }
+  EXPECT_GT(num_ended, 20);
+}
+
+TEST(GrammarCompiler, SaysWhyAGrammarIsRefused) {
+  EXPECT_THAT(reason({.kind = GrammarKind::kRegex, .text = "[a-"}), ::testing::Not(""));
+  EXPECT_THAT(reason({.kind = GrammarKind::kEbnf, .text = "root ::= missing"}), ::testing::Not(""));
+  EXPECT_THAT(reason({.kind = GrammarKind::kStructuralTag, .text = "{}"}), ::testing::Not(""));
+  EXPECT_THAT(reason({.kind = GrammarKind::kRegex, .text = std::string(300 << 10, 'a')}),
+              ::testing::HasSubstr("at most"));
+  std::string deep;
+  for (int i = 0; i < 20'000; ++i) deep += "(";
+  EXPECT_THAT(reason({.kind = GrammarKind::kRegex, .text = deep}), ::testing::Not(""));
+}
+
+TEST(GrammarCompiler, CompilesOnceWhateverManyAskForAtOnce) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()});
+  const GrammarSource source{.text = R"({"type":"object","properties":{"a":{"type":"number"}}})"};
+  std::vector<std::thread> threads;
+  std::vector<std::shared_ptr<const CompiledGrammar>> got(6);
+  for (auto& one : got) {
+    threads.emplace_back([&compiler, &source, &one] { one = compiler.compile(source); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& one : got) EXPECT_EQ(one, got[0]);
+  EXPECT_EQ(compiler.counts().num_compiled, 1);
+  EXPECT_EQ(compiler.counts().num_hits, 5);
+}
+
+TEST(GrammarCompiler, ForgetsTheLeastRecentlyUsed) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()},
+                           {.max_cache_bytes = 1});
+  for (int i = 0; i < 5; ++i) {
+    (void)compiler.compile(
+        {.kind = GrammarKind::kRegex, .text = "a{" + std::to_string(i + 1) + "}"});
+  }
+  EXPECT_EQ(compiler.counts().num_cached, 1);
+  EXPECT_EQ(compiler.counts().num_compiled, 5);
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,24 @@
+// What an answer may be, as a request says it: the text of a grammar and its language.
+#pragma once
+
+#include <string>
+
+namespace winnow {
+
+enum class GrammarKind {
+  kJsonSchema,
+  kRegex,          // of the whole answer
+  kEbnf,           // its root rule is "root"
+  kStructuralTag,  // XGrammar's own JSON form, also what tool calls are made into
+};
+
+struct GrammarSource {
+  GrammarKind kind = GrammarKind::kJsonSchema;
+  std::string text;
+  bool any_whitespace = true;   // JSON schema: white space between tokens of JSON is free
+  bool allows_markers = false;  // the marker tokens of thinking and tool calls may appear
+
+  friend bool operator==(const GrammarSource&, const GrammarSource&) = default;
+};
+
+}  // namespace winnow
