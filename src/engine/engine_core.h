@@ -108,6 +108,7 @@ class EngineCore {
   void deliver_verified(RowJob& job);
   void deliver_token(RequestState& request, Sequence* sequence, RowJob& job,
                      std::int32_t num_output);
+  std::vector<std::int32_t> kept_blocks_of(std::int32_t row) const;
   void start_choice(RequestState& request, std::int32_t choice, TokenId first_token);
   Ending sample_error(const RowJob& job);
 

@@ -79,9 +79,11 @@ void EngineCore::deliver_verified(RowJob& job) {
       {.num_drafts = static_cast<std::uint8_t>(verified.num_proposed),
        .num_accepted = static_cast<std::uint8_t>(verified.num_accepted)});
   const ChoiceState& choice = request.choices[static_cast<std::size_t>(job.choice)];
+  const std::int32_t first_row = job.use.row;
   std::int32_t num_delivered = 0;
   for (SampledToken& token : verified.tokens) {
     job.sample = {.token = token.token, .logprobs = std::move(token.logprobs)};
+    job.use.row = first_row + num_delivered;
     deliver_token(request, &sequence, job, sequence.num_output() + 1);
     if (choice.is_finished) return;
     // The one after the accepted drafts is not in the cache yet.
@@ -111,7 +113,9 @@ void EngineCore::deliver_token(RequestState& request, Sequence* sequence, RowJob
   if (request.stats.first_token == Clock::time_point{}) request.stats.first_token = Clock::now();
 
   attach_prompt_logprobs(request, update);
-  update.tokens.push_back({.token = token, .logprobs = std::move(job.sample.logprobs)});
+  update.tokens.push_back({.token = token,
+                           .logprobs = std::move(job.sample.logprobs),
+                           .kept_blocks = kept_blocks_of(job.use.row)});
   const SamplingParams& sampling = request.request.sampling;
   if (request.rules->ends_run(token)) {
     if (request.rules->is_request_stop_id(token)) update.stop_token = token;
@@ -121,6 +125,18 @@ void EngineCore::deliver_token(RequestState& request, Sequence* sequence, RowJob
   } else {
     request.request.on_update(std::move(update));
   }
+}
+
+/// Empty where nobody asked.
+std::vector<std::int32_t> EngineCore::kept_blocks_of(std::int32_t row) const {
+  const std::vector<std::int32_t>& rows = batch_.batch().selection_rows;
+  if (rows.empty()) return {};
+  const std::span<const std::int32_t> selections = runner_.selections();
+  const auto found = std::ranges::lower_bound(rows, row);
+  if (selections.empty() || found == rows.end() || *found != row) return {};
+  const std::size_t size = selections.size() / rows.size();
+  const auto kept = selections.subspan(static_cast<std::size_t>(found - rows.begin()) * size, size);
+  return {kept.begin(), kept.end()};
 }
 
 void EngineCore::start_choice(RequestState& request, std::int32_t choice, TokenId first_token) {

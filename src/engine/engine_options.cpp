@@ -107,6 +107,10 @@ void validate_request(const GenerationRequest& request, const EngineOptions& opt
                                    runner.vocab_size()));
     }
   }
+  check_at_least("num_block_selections", request.num_block_selections, 0);
+  if (request.num_block_selections > 0 && runner.selection_shape().row_size() == 0) {
+    refuse("num_block_selections", "this model has no sparse attention: it selects no blocks");
+  }
   const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t num_output = request.sampling.max_tokens;
   if (num_prompt + num_output > options.max_model_len) {

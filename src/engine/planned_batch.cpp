@@ -1,11 +1,14 @@
 #include "engine/planned_batch.h"
 
+#include <algorithm>
+
 namespace winnow {
 
 void PlannedBatch::build(std::span<const Chunk> chunks) {
   batch_.tokens.clear();
   batch_.sequences.clear();
   batch_.logit_rows.clear();
+  batch_.selection_rows.clear();
   rows_.clear();
   for (const Chunk& chunk : chunks) {
     const Sequence& sequence = *chunk.sequence;
@@ -27,7 +30,19 @@ void PlannedBatch::build(std::span<const Chunk> chunks) {
       for (std::int32_t i = 0; i < sequence.draft.size(); ++i) {
         batch_.logit_rows.push_back(batch_.logit_rows.back() + 1);
       }
+      add_selections(sequence);
     }
+  }
+}
+
+/// Of the rows just added: one draws the next output token, and one follows each draft.
+void PlannedBatch::add_selections(const Sequence& sequence) {
+  const std::int32_t num_rows = 1 + sequence.draft.size();
+  const std::int32_t num_wanted =
+      sequence.request->request.num_block_selections - sequence.num_output();
+  const auto first = static_cast<std::int32_t>(batch_.logit_rows.size()) - num_rows;
+  for (std::int32_t i = 0; i < std::min(num_rows, num_wanted); ++i) {
+    batch_.selection_rows.push_back(first + i);
   }
 }
 

@@ -28,6 +28,7 @@ class PlannedBatch {
   std::span<const RowUse> rows() const { return rows_; }
 
  private:
+  void add_selections(const Sequence& sequence);
   void add_row(const Chunk& chunk, std::int32_t first_token, std::int32_t position,
                bool is_prompt_row);
 

@@ -36,6 +36,8 @@ enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 struct SampledToken {
   TokenId token = 0;
   std::optional<PositionLogprobs> logprobs{};
+  /// Which blocks were read to predict it, as ModelRunner::selections() has a row; when asked for.
+  std::vector<std::int32_t> kept_blocks{};
 };
 
 /// News of one choice. Tokens arrive in order; exactly one update per choice carries a reason other
@@ -72,6 +74,8 @@ struct RequestStats {
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty
   SamplingParams sampling;
+  /// How many of each choice's first tokens come with their kept_blocks.
+  std::int32_t num_block_selections = 0;
   std::int32_t priority = 0;  // lower runs earlier; only with the priority policy
   std::string cache_salt;     // separates the prefix cache; empty: shared
   std::string fairness_key;   // session or API key, for round-robin prefill admission

@@ -23,6 +23,9 @@ struct Batch {
   std::vector<BatchSequence> sequences;
   /// Indices into `tokens`, ascending: the rows of logits the step returns.
   std::vector<std::int32_t> logit_rows;
+  /// Indices into `logit_rows`, ascending: rows for which the step also tells what blocks their
+  /// tokens read (ModelRunner::selections()).
+  std::vector<std::int32_t> selection_rows{};
 };
 
 }  // namespace winnow

@@ -122,6 +122,8 @@ Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend
       rope_(config_.rope_theta, config_.rotary_dim,
             std::max(config_.max_position_embeddings, options.max_positions), backend_.memory),
       placed_(backend_.memory),
+      kept_blocks_(backend_.memory, std::ssize(config_.sparse_layers()),
+                   std::int64_t{config_.index_num_heads} * config_.top_k_blocks),
       work_(std::make_unique<Workspace>(config_, options.max_num_batched_tokens,
                                         options.captured_layers.size(), backend_.memory)) {
   check_captured_layers(options.captured_layers, config_.num_layers);
@@ -333,7 +335,8 @@ void Decoder::run_step(const Batch& batch, const StepOutputs& outputs) {
     context_ = {.pool = threads_.get(), .scratch = &scratch_, .cuda = backend_.cuda.get()};
   }
   const std::span<float> logits = outputs.logits;
-  const ops::StepKey key = prepare(batch, outputs.draws);
+  ops::StepKey key = prepare(batch, outputs.draws);
+  kept_blocks_.clear();
   WINNOW_ASSERT(logits.size() == batch.logit_rows.size() * static_cast<std::size_t>(vocab_size()),
                 "room for the logits of every row", logits.size(), batch.logit_rows.size());
   if (batch.tokens.empty()) return;
@@ -350,11 +353,13 @@ void Decoder::run_step(const Batch& batch, const StepOutputs& outputs) {
   const bool is_recorded = backend_.run_step && trace_ == nullptr &&
                            placed_.all().max_slice_tokens <= kMaxRecordedSlice &&
                            num_rows <= kDeviceLogitRows;
+  keeps_blocks_ = begin_selections(batch, is_recorded, key);
   if (is_recorded) {
     backend_.run_step(key, step);
   } else {
     step();
   }
+  if (keeps_blocks_) kept_blocks_.end(config_.layers.back().is_sparse_attention);
   if (is_host) return;
   for (std::int64_t done = 0; done < num_rows;) {
     const std::int64_t end = std::min(done + rows_at_once, num_rows);
@@ -368,6 +373,33 @@ void Decoder::run_step(const Batch& batch, const StepOutputs& outputs) {
   if (outputs.draws.empty()) return;
   backend_.memory->finish();
   std::copy_n(drawn_.data(), outputs.drawn.size(), outputs.drawn.data());
+}
+
+SelectionShape Decoder::selection_shape() const {
+  SelectionShape shape{.num_groups = config_.index_num_heads, .top_k = config_.top_k_blocks};
+  for (const int layer : config_.sparse_layers()) shape.layers.push_back(layer);
+  return shape;
+}
+
+bool Decoder::begin_selections(const Batch& batch, bool is_recorded, ops::StepKey& key) {
+  if (batch.selection_rows.empty()) return false;
+  const bool keeps = kept_blocks_.begin({.rows = batch.selection_rows,
+                                         .tokens = batch.logit_rows,
+                                         .last_rows = last_step_.logit_rows(),
+                                         .num_tokens = placed_.all().num_tokens,
+                                         .is_recorded = is_recorded});
+  if (keeps) {
+    key.kind = ops::StepKind::kTargetWithSelections;
+    key.generation += kept_blocks_.generation() << 48;
+  }
+  return keeps;
+}
+
+void Decoder::keep_blocks(int layer) {
+  const auto& layers = config_.layers;
+  const auto is_sparse = [](const auto& of) { return of.is_sparse_attention; };
+  const auto index = std::count_if(layers.begin(), layers.begin() + layer, is_sparse);
+  kept_blocks_.keep(index, work_->blocks.data(), view_.num_tokens, layer == config_.num_layers - 1);
 }
 
 /// From logit rows [first_row, end_row), which lie in the workspace.
@@ -501,6 +533,7 @@ void Decoder::run_attention(int layer, const PackedLayer& weights) {
                                    .batch = batch,
                                    .cache = cache_view(),
                                    .blocks = work_->blocks.data()});
+    if (keeps_blocks_) keep_blocks(layer);
     if (relay_) {
       relay_->on_blocks(layer, shape, cache_view(), pool_.num_bytes(), work_->index_q.data(),
                         work_->blocks.data());

@@ -13,6 +13,7 @@
 #include "model/decoder_options.h"
 #include "model/decoder_trace.h"
 #include "model/flat_batch.h"
+#include "model/kept_blocks.h"
 #include "model/model_runner.h"
 #include "model/packed_weights.h"
 #include "model/placed_batch.h"
@@ -74,6 +75,8 @@ class Decoder final : public ModelRunner {
   std::int32_t num_token_masks() const override;
   void set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) override;
   void run_and_draw(const Batch& batch, const StepOutputs& outputs) override;
+  SelectionShape selection_shape() const override;
+  std::span<const std::int32_t> selections() const override { return kept_blocks_.selections(); }
   float* logits_room(std::int64_t num_rows) override;
   void copy_block(BlockId from, BlockId to) override;
   ThreadPool* compute_pool() override { return threads_.get(); }
@@ -89,6 +92,8 @@ class Decoder final : public ModelRunner {
   void run_layers();
   void insert_keys(int layer, const PackedLayer& weights);
   void keep_logit_rows(int layer);
+  bool begin_selections(const Batch& batch, bool is_recorded, ops::StepKey& key);
+  void keep_blocks(int layer);
   void run_attention(int layer, const PackedLayer& weights);
   void run_mlp(int layer, const PackedLayer& weights);
   void capture(int layer);
@@ -121,6 +126,8 @@ class Decoder final : public ModelRunner {
   FlatBatch step_;       // every token of the step
   FlatBatch last_step_;  // those that the last layer goes on with
   PlacedBatch placed_;
+  KeptBlocks kept_blocks_;
+  bool keeps_blocks_ = false;        // in this step
   std::vector<ops::Draw> draws_;     // of this step
   ops::Array<float> logits_room_;    // [rows][vocab_size] in Backend::staging
   ops::Array<ops::Drawn> drawn_;     // in Backend::staging

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <vector>
 
 #include "model/batch.h"
 #include "model/drafter.h"
@@ -21,6 +23,15 @@ struct StepOutputs {
   /// Empty: every row is wanted.
   std::span<const std::uint8_t> wants_row{};
   std::span<float> logits{};  // [logit_rows][vocab_size]
+};
+
+/// What a row's selections are made of: in every sparse layer each group keeps up to top_k blocks.
+struct SelectionShape {
+  std::vector<std::int32_t> layers{};  // those with sparse attention
+  std::int32_t num_groups = 0;
+  std::int32_t top_k = 0;
+
+  std::int64_t row_size() const { return std::ssize(layers) * num_groups * top_k; }
 };
 
 class ModelRunner {
@@ -43,6 +54,13 @@ class ModelRunner {
   virtual void set_token_mask(std::int32_t /*mask*/, std::span<const std::uint32_t> /*banned*/) {}
   /// run() that chooses tokens where the logits are. Throws as run() does.
   virtual void run_and_draw(const Batch& /*batch*/, const StepOutputs& /*outputs*/) {}
+
+  /// row_size() 0: this runner tells nothing of its attention, and no batch may ask for it.
+  virtual SelectionShape selection_shape() const { return {}; }
+  /// After a step: [Batch::selection_rows][layers][num_groups][top_k], logical block numbers of the
+  /// sequence in ascending order, then -1; empty where memory for them was short. The same whatever
+  /// else the batch held. Valid until the next step.
+  virtual std::span<const std::int32_t> selections() const { return {}; }
 
   /// Room for that many rows of logits that fills faster than other memory, until the next call;
   /// null: nothing better than the caller's own.

@@ -1,5 +1,7 @@
 #include "model/weight_packer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -7,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 
 namespace winnow {
@@ -54,8 +57,35 @@ void WeightPacker::add_mlp(const GatedMlp& mlp, PackedMlp& packed) {
   add({&mlp.down}, packed.down);
 }
 
+/// Before hours of reading, rather than at the tensor that happens to be one too many.
+void WeightPacker::check_room(const ops::Memory& memory) const {
+  const std::int64_t free_bytes = memory.available_bytes();
+  if (total_bytes_ <= free_bytes) return;
+  std::int64_t quantised_bytes = 0;
+  for (const Job& job : jobs_) {
+    for (const WeightMatrix* matrix : job.stack) {
+      const std::int64_t mxfp8_bytes = matrix->rows * matrix->cols / 32 * 33;
+      quantised_bytes += std::min(matrix->num_bytes(), mxfp8_bytes);
+    }
+  }
+  const auto gigabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  const char* const where = memory.is_host() ? "this machine" : "the device";
+  std::string hint =
+      fmt::format("{:.2f} GB more memory would do", gigabytes(total_bytes_ - free_bytes));
+  if (quantised_bytes < total_bytes_ * 9 / 10) {
+    hint += fmt::format("; `winnow quantize IN OUT` makes at most {:.2f} GB of these weights, {}",
+                        gigabytes(quantised_bytes),
+                        quantised_bytes <= free_bytes ? "which fits" : "still too many");
+  }
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("the weights take {:.2f} GB, and {} has {:.2f} GB free",
+                          gigabytes(total_bytes_), where, gigabytes(free_bytes)),
+              hint);
+}
+
 void WeightPacker::run(const Checkpoint& checkpoint, const ops::Backend& backend,
                        const PackingProgress& progress) {
+  check_room(*backend.memory);
   std::mutex mutex;  // of the following
   std::int64_t done_bytes = 0;
   std::exception_ptr failure;

@@ -26,11 +26,14 @@ class WeightPacker {
   void add(std::vector<const WeightMatrix*> stack, std::unique_ptr<ops::PackedMatrix>& target);
   void add_mlp(const GatedMlp& mlp, PackedMlp& packed);
 
-  /// Lets go of the matrices' mapped pages as it goes. Throws what packing throws.
+  /// Lets go of the matrices' mapped pages as it goes. Throws Error{kOutOfMemory} before anything
+  /// is read where the whole cannot fit, and what packing throws.
   void run(const Checkpoint& checkpoint, const ops::Backend& backend,
            const PackingProgress& progress);
 
  private:
+  void check_room(const ops::Memory& memory) const;
+
   struct Job {
     std::vector<const WeightMatrix*> stack;
     std::unique_ptr<ops::PackedMatrix>* target = nullptr;

@@ -41,7 +41,7 @@ struct WorkLimits {
 };
 
 /// What lists of operations a recording is of: each has counts and addresses of its own.
-enum class StepKind : std::int32_t { kTarget, kDraft };
+enum class StepKind : std::int32_t { kTarget, kDraft, kTargetWithSelections };
 
 /// What makes two steps the same list of operations (run_step).
 struct StepKey {

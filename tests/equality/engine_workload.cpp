@@ -59,6 +59,9 @@ Workload mixed_workload(std::uint64_t seed, std::int32_t num_requests, std::int3
       request.sampling.ignore_eos = false;
       request.sampling.stop_token_ids = {5};
     }
+    if (random() % 2 == 0) {
+      request.num_block_selections = static_cast<std::int32_t>(random() % 24);
+    }
     request.priority = static_cast<std::int32_t>(random() % 3);
     request.fairness_key = std::string(1, static_cast<char>('a' + random() % 3));
     workload.requests.push_back(std::move(request));

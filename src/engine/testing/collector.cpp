@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "base/random.h"
@@ -21,6 +22,7 @@ void record(Collected& collected, OutputUpdate&& update) {
   for (SampledToken& token : update.tokens) {
     choice.tokens.push_back(token.token);
     choice.logprobs.push_back(std::move(token.logprobs));
+    choice.kept_blocks.push_back(std::move(token.kept_blocks));
   }
   if (!update.prompt_logprobs.empty()) {
     if (!collected.prompt_logprobs.empty()) fail("prompt logprobs came twice");
@@ -112,6 +114,11 @@ std::string first_difference(const Collected& a, const Collected& b) {
     }
     if (const std::string text = difference(x.logprobs, y.logprobs); !text.empty()) {
       return fmt::format("choice {} logprobs, {}", i, text);
+    }
+    const auto kept = std::ranges::mismatch(x.kept_blocks, y.kept_blocks);
+    if (kept.in1 != x.kept_blocks.end()) {
+      return fmt::format("choice {} token {}: other blocks were kept", i,
+                         kept.in1 - x.kept_blocks.begin());
     }
   }
   if (const std::string text = difference(a.prompt_logprobs, b.prompt_logprobs); !text.empty()) {

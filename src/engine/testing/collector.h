@@ -14,6 +14,7 @@ namespace winnow::testing {
 struct ChoiceOutput {
   std::vector<TokenId> tokens;
   std::vector<std::optional<PositionLogprobs>> logprobs;  // per token
+  std::vector<std::vector<std::int32_t>> kept_blocks;     // per token
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<TokenId> stop_token;
   ErrorCode error_code = ErrorCode::kInternal;

@@ -49,12 +49,17 @@ void FakeRunner::run(const Batch& batch, std::span<float> logits) {
   }
   last_sequences_ = batch.sequences;
   for (const BatchSequence& sequence : batch.sequences) write(batch, sequence);
+  selections_.clear();
   std::size_t row = 0;
   for (const BatchSequence& sequence : batch.sequences) {
     const std::int32_t end = sequence.first_token + sequence.num_tokens;
     while (row < batch.logit_rows.size() && batch.logit_rows[row] < end) {
       const auto size = static_cast<std::size_t>(vocab_size());
-      fill_logits(batch, sequence, batch.logit_rows[row], logits.subspan(row * size, size));
+      const std::uint64_t state =
+          fill_logits(batch, sequence, batch.logit_rows[row], logits.subspan(row * size, size));
+      if (std::ranges::binary_search(batch.selection_rows, static_cast<std::int32_t>(row))) {
+        add_selection(state);
+      }
       ++row;
     }
   }
@@ -220,11 +225,11 @@ void FakeRunner::write(const Batch& batch, const BatchSequence& sequence) {
   }
 }
 
-void FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
-                             std::span<float> row) {
+std::uint64_t FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence,
+                                      std::int32_t token, std::span<float> row) {
   if (batch.tokens[static_cast<std::size_t>(token)] == nan_token) {
     std::ranges::fill(row, std::numeric_limits<float>::quiet_NaN());
-    return;
+    return 0;
   }
   const std::int32_t last = sequence.first_position + token - sequence.first_token;
   std::uint64_t state = options_.weights;
@@ -234,6 +239,18 @@ void FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence, 
     state = mix(state ^ seen.key) + seen.value;
   }
   fill_row(state, row);
+  return state;
+}
+
+SelectionShape FakeRunner::selection_shape() const {
+  return {.layers = {1, 2}, .num_groups = 2, .top_k = 3};
+}
+
+void FakeRunner::add_selection(std::uint64_t state) {
+  for (std::int64_t i = 0; i < selection_shape().row_size(); ++i) {
+    selections_.push_back(
+        static_cast<std::int32_t>(mix(state ^ ~static_cast<std::uint64_t>(i)) % 1000));
+  }
 }
 
 }  // namespace winnow::testing

@@ -38,6 +38,9 @@ class FakeRunner final : public ModelRunner {
   std::int32_t num_token_masks() const override { return static_cast<std::int32_t>(masks_.size()); }
   void set_token_mask(std::int32_t mask, std::span<const std::uint32_t> banned) override;
   void run_and_draw(const Batch& batch, const StepOutputs& outputs) override;
+  SelectionShape selection_shape() const override;
+  /// Of a row: numbers that depend on everything before it, as its logits do.
+  std::span<const std::int32_t> selections() const override { return selections_; }
   void copy_block(BlockId from, BlockId to) override;
   ThreadPool* compute_pool() override { return pool; }
   std::int32_t max_draft_tokens() const override { return options_.max_drafts; }
@@ -96,8 +99,10 @@ class FakeRunner final : public ModelRunner {
     return slot(sequence.block_table, position);
   }
   void write(const Batch& batch, const BatchSequence& sequence);
-  void fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
-                   std::span<float> row);
+  /// What the logits were made from.
+  std::uint64_t fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
+                            std::span<float> row);
+  void add_selection(std::uint64_t state);
 
   FakeRunnerOptions options_;
   bool is_healthy_ = true;
@@ -107,6 +112,7 @@ class FakeRunner final : public ModelRunner {
   std::vector<BatchSequence> last_sequences_;  // of the last step
   std::vector<Draft> drafts_;
   std::int32_t num_draft_tokens_ = 0;
+  std::vector<std::int32_t> selections_;
   std::vector<float> draft_logits_;  // [requests][num_draft_tokens_][vocab_size]
 };
 
