@@ -337,12 +337,14 @@ HttpReply App::handle(HttpRequest request) {
   }
 }
 
+std::string App::request_id(const HttpRequest& head) {
+  std::string id = clean_request_id(head.header("x-request-id"));
+  return id.empty() ? random_hex() : id;
+}
+
 HeaderList App::response_headers(const HttpRequest& request) {
   HeaderList headers = cors_.headers(request);
-  if (options_.echo_request_id) {
-    const std::string id = clean_request_id(request.header("x-request-id"));
-    if (!id.empty()) headers.emplace_back("X-Request-Id", id);
-  }
+  if (options_.echo_request_id) headers.emplace_back("X-Request-Id", request.id);
   if (is_anthropic_route(local_path(request.path))) {
     headers.emplace_back("request-id", anthropic_request_id(request));
   }
@@ -354,18 +356,29 @@ HttpResponse App::transport_error(const HttpRequest& head, int status, std::stri
 }
 
 void App::on_response(const HttpRequest& head, int status) {
-  const std::string path = local_path(head.path);
-  const Route* route = find_route(path);
-  const bool is_probe = route != nullptr && !route->needs_model && route->kind != Route::kPage;
-  if (options_.log_access && !is_probe) {
-    spdlog::info("{} {} {}", printable(head.method, 16), printable(path, 128), status);
-  }
   ServerMetrics* metrics = metrics_;
   if (metrics == nullptr) return;
+  const Route* route = find_route(local_path(head.path));
   const bool is_known_method = head.method == "GET" || head.method == "POST" ||
                                head.method == "HEAD" || head.method == "OPTIONS";
   metrics->on_http_response(is_known_method ? head.method : "other",
                             route != nullptr ? route->path : "none", status);
+}
+
+/// One line a request; of probes none, they come every few seconds.
+void App::on_finished(const HttpRequest& head, const RequestOutcome& outcome) {
+  const std::string path = local_path(head.path);
+  const Route* route = find_route(path);
+  const bool is_probe = route != nullptr && !route->needs_model && route->kind != Route::kPage;
+  if (!options_.log_access || (is_probe && outcome.status < 400)) return;
+  std::vector<LogField> fields = {{"request_id", head.id},
+                                  {"method", printable(head.method, 16)},
+                                  {"path", printable(path, 128)},
+                                  {"status", std::int64_t{outcome.status}},
+                                  {"duration_ms", outcome.seconds * 1e3},
+                                  {"bytes", outcome.num_bytes}};
+  fields.insert(fields.end(), outcome.fields.begin(), outcome.fields.end());
+  log_event(spdlog::level::info, "request", fields);
 }
 
 bool App::keep_connections() { return state_ != ServerState::kDraining; }

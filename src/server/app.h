@@ -26,7 +26,7 @@ struct AppOptions {
   CorsOptions cors;
   RequestPolicy policy;
   std::string root_path;  // prefix a proxy leaves on the path
-  bool echo_request_id = false;
+  bool echo_request_id = true;
   bool log_access = true;
   bool serve_page = true;
   ResponseStoreLimits response_store;
@@ -55,10 +55,12 @@ class App final : public HttpHandler {
   std::optional<HttpResponse> check_head(const HttpRequest& head) override;
   bool is_quick(const HttpRequest& request) override;
   HttpReply handle(HttpRequest request) override;
+  std::string request_id(const HttpRequest& head) override;
   HeaderList response_headers(const HttpRequest& request) override;
   HttpResponse transport_error(const HttpRequest& head, int status,
                                std::string_view message) override;
   void on_response(const HttpRequest& head, int status) override;
+  void on_finished(const HttpRequest& head, const RequestOutcome& outcome) override;
   bool keep_connections() override;
 
  private:

@@ -48,6 +48,14 @@ struct GenerationDefaults {
   std::optional<std::int64_t> max_new_tokens;
 };
 
+/// What each generated token's selection of KV blocks is made of; no layers: the model has none.
+struct MsaShape {
+  std::vector<std::int32_t> layers{};  // those with sparse attention
+  std::int32_t num_groups = 0;         // each of them keeps blocks of its own
+  std::int32_t top_k = 0;
+  std::int32_t block_tokens = 0;
+};
+
 /// Set once loading is done, immutable afterwards; what it points to outlives the server.
 struct ServingModel {
   std::vector<std::string> names;  // all are accepted, the first is reported
@@ -59,6 +67,7 @@ struct ServingModel {
   std::int32_t vocab_size = 0;
   std::int32_t num_speculative_tokens = 0;  // drafts of a step, at most; 0: nothing is drafted
   GenerationDefaults defaults;
+  MsaShape msa;
   std::vector<TokenId> banned_tokens;  // never sampled: ids without a string, input-only markers
   const Tokenizer* tokenizer = nullptr;
   const ChatRenderer* chat_template = nullptr;  // none: chat is refused

@@ -11,11 +11,14 @@
 #include <variant>
 #include <vector>
 
+#include "base/log_field.h"
+
 namespace winnow::server {
 
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
+  std::string id;      // of the handler, for its log and for answers
   std::string method;  // upper case
   std::string path;    // percent-decoded, without the query
   std::string query;   // raw, without '?'
@@ -55,11 +58,21 @@ class PendingReply {
   virtual void end_early() {}
   /// Any thread: the client reads so slowly that its output no longer fits; the session ends it.
   virtual bool has_overflown() const { return false; }
+  /// What the log line of the request tells besides HTTP; asked for once it has ended.
+  virtual std::vector<LogField> log_fields() const { return {}; }
   /// Bytes to write when the stream has been silent for a while; empty: none.
   virtual std::string keep_alive_bytes() const = 0;
 };
 
 using HttpReply = std::variant<HttpResponse, std::shared_ptr<PendingReply>>;
+
+/// How a request went, as its log line tells.
+struct RequestOutcome {
+  int status = 0;  // 499: the client went away before the response was complete
+  std::int64_t num_bytes = 0;
+  double seconds = 0;  // from the complete header to the last byte
+  std::vector<LogField> fields;
+};
 
 /// The application behind the sockets. Called from several threads at once; never throws.
 class HttpHandler {
@@ -70,6 +83,8 @@ class HttpHandler {
   /// True when handle() is quick and may run on the I/O thread.
   virtual bool is_quick(const HttpRequest& request) = 0;
   virtual HttpReply handle(HttpRequest request) = 0;
+  /// What HttpRequest::id becomes: the client's own, or a new one.
+  virtual std::string request_id(const HttpRequest& head) = 0;
   /// Headers for every response to this request (CORS, request id).
   virtual HeaderList response_headers(const HttpRequest& request) = 0;
   /// The body for a request that never reached handle(): broken HTTP, too large, too slow. Of
@@ -78,6 +93,8 @@ class HttpHandler {
                                        std::string_view message) = 0;
   /// The status line of a response is about to be written.
   virtual void on_response(const HttpRequest& head, int status) = 0;
+  /// The last byte is written, or the client has gone.
+  virtual void on_finished(const HttpRequest& head, const RequestOutcome& outcome) = 0;
   /// False while the process drains: responses then close their connection.
   virtual bool keep_connections() = 0;
 };

@@ -8,7 +8,9 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
+#include <chrono>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -81,6 +83,30 @@ struct Counted {
   Counted(const Counted&) = delete;
   Counted& operator=(const Counted&) = delete;
   std::atomic<int>& count_;
+};
+
+constexpr int kClientGone = 499;
+
+/// Tells the handler how a request went, whichever way its serving ends.
+class Finish {
+ public:
+  Finish(HttpHandler& handler, const HttpRequest& head, RequestOutcome& outcome)
+      : handler_(handler), head_(head), outcome_(outcome) {
+    outcome_ = {};
+  }
+  ~Finish() {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    outcome_.seconds = elapsed.count();
+    handler_.on_finished(head_, outcome_);
+  }
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+
+ private:
+  HttpHandler& handler_;
+  const HttpRequest& head_;
+  RequestOutcome& outcome_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 class Session final : public HttpSession, public std::enable_shared_from_this<Session> {
@@ -156,10 +182,13 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
 
     const Counted busy(context_->num_busy);
+    const Finish finish(handler(), current_, outcome_);
     HttpRequest request;
     if (!convert_head(parser.get(), request)) {
       co_return co_await refuse(400, "the request target is no path");
     }
+    request.id = handler().request_id(request);
+    current_.id = request.id;
     current_.method = request.method;
     current_.path = request.path;
     ResponseStyle style;
@@ -228,6 +257,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
     const auto pending = std::get<std::shared_ptr<PendingReply>>(std::move(reply));
     const bool keep = co_await serve_pending(pending, style);
+    outcome_.fields = pending->log_fields();
     ++watch_number_;  // ends the watching
     co_return keep;
   }
@@ -256,7 +286,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         style.keep_alive = style.keep_alive && handler().keep_connections();
         if (!output.is_stream) co_return co_await respond(*output.head, style);
         style.keep_alive = style.keep_alive && style.is_http_1_1;
-        handler().on_response(current_, output.head->status);
+        note_response(output.head->status);
         bytes = format_stream_head(*output.head, style);
         is_streaming = true;
       }
@@ -279,6 +309,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
         if (!is_comment_written) break;
       }
     }
+    outcome_.status = kClientGone;
     reply->cancel();
     co_return false;
   }
@@ -316,10 +347,15 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
 
   asio::awaitable<bool> respond(const HttpResponse& response, ResponseStyle style) {
     style.keep_alive = style.keep_alive && handler().keep_connections();
-    handler().on_response(current_, response.status);
+    note_response(response.status);
     const std::string bytes = format_response(response, style);
     const bool is_written = co_await write(bytes);
     co_return is_written&& style.keep_alive;
+  }
+
+  void note_response(int status) {
+    outcome_.status = status;
+    handler().on_response(current_, status);
   }
 
   /// What went wrong while reading a request.
@@ -335,7 +371,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
     }
     if (error == http::error::end_of_stream || error == http::error::partial_message ||
         error.category() != make_error_code(http::error::end_of_stream).category()) {
-      co_return false;  // the client has gone
+      outcome_.status = kClientGone;
+      co_return false;
     }
     co_return co_await refuse(400, "not a valid HTTP request: " + error.message());
   }
@@ -350,7 +387,7 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   /// with unread bytes resets the connection and the client may lose the answer.
   asio::awaitable<bool> refuse(HttpResponse response, ResponseStyle style) {
     style.keep_alive = false;
-    handler().on_response(current_, response.status);
+    note_response(response.status);
     const std::string bytes = format_response(response, style);
     const bool is_written = co_await write(bytes);
     if (!is_written) co_return false;
@@ -375,7 +412,11 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
       co_await asio::async_write(socket_, asio::buffer(piece.data(), piece.size()),
                                  asio::redirect_error(asio::use_awaitable, error));
       disarm();
-      if (error) co_return false;
+      if (error) {
+        outcome_.status = kClientGone;
+        co_return false;
+      }
+      outcome_.num_bytes += std::ssize(piece);
       bytes.remove_prefix(piece.size());
     }
     co_return true;
@@ -426,7 +467,8 @@ class Session final : public HttpSession, public std::enable_shared_from_this<Se
   asio::steady_timer deadline_;
   asio::steady_timer signal_;
   boost::beast::flat_buffer buffer_;
-  HttpRequest current_;  // method and path of the request being served
+  HttpRequest current_;     // id, method and path of the request being served
+  RequestOutcome outcome_;  // of it
   std::optional<HttpReply> worker_reply_;
   int watch_number_ = 0;
   bool is_idle_ = false;

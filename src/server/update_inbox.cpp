@@ -8,7 +8,7 @@ namespace {
 std::int64_t size_of(const OutputUpdate& update) {
   std::size_t size = sizeof(update) + update.error.size();
   for (const SampledToken& token : update.tokens) {
-    size += sizeof(token);
+    size += sizeof(token) + token.kept_blocks.size() * sizeof(std::int32_t);
     if (token.logprobs) {
       size += (token.logprobs->top.size() + token.logprobs->listed.size()) * sizeof(TokenLogprob);
     }

@@ -54,7 +54,7 @@ HttpResponse anthropic_error(const HttpResponse& response) {
 
 std::string anthropic_request_id(const HttpRequest& request) {
   const std::string id = clean_request_id(request.header("x-request-id"));
-  return id.empty() ? "req_" + random_hex().substr(0, 24) : id;
+  return id.empty() ? "req_" + request.id : id;
 }
 
 }  // namespace winnow::server

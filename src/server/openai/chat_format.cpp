@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/openai/logprobs_json.h"
+#include "server/openai/msa_blocks_json.h"
 #include "server/openai/reply_format.h"
 #include "server/sse.h"
 
@@ -57,14 +58,21 @@ class ChatFormat final : public ReplyFormat {
     const bool is_last = delta.finish_reason != FinishReason::kNone;
     if (is_last) entry["stop_reason"] = stop_reason_json(delta.stop_reason);
     if (header_.return_token_ids) entry["token_ids"] = token_ids_json(delta.tokens);
+    if (header_.msa != nullptr) entry["msa_blocks"] = blocks_of(choice, delta.tokens);
     Json event = chunk(usage);
     if (is_last && !header_.fingerprint.empty()) event["system_fingerprint"] = header_.fingerprint;
     event["choices"].push_back(std::move(entry));
     append_sse_event(out, dump_json(event));
   }
 
+  void set_metrics(Json metrics) override { metrics_ = std::move(metrics); }
+
   void stream_end(std::string& out, const Usage& usage) override {
-    if (header_.include_usage) append_sse_event(out, dump_json(chunk(usage)));
+    if (header_.include_usage || !metrics_.is_null()) {
+      Json event = chunk(usage);
+      if (!metrics_.is_null()) event["metrics"] = metrics_;
+      append_sse_event(out, dump_json(event));
+    }
     out += kSseDone;
   }
 
@@ -76,6 +84,11 @@ class ChatFormat final : public ReplyFormat {
     if (header_.want_logprobs) {
       for (Json& entry : chat_logprobs(*header_.tokenizer, delta.tokens, header_.tokens_as_ids)) {
         choice.logprobs.push_back(std::move(entry));
+      }
+    }
+    if (header_.msa != nullptr) {
+      for (Json& entry : blocks_of(choice, delta.tokens)) {
+        choice.msa_blocks.push_back(std::move(entry));
       }
     }
     if (header_.return_token_ids) {
@@ -102,6 +115,7 @@ class ChatFormat final : public ReplyFormat {
     }
     out["prompt_token_ids"] = header_.return_token_ids ? Json(prompt_.tokens) : Json();
     if (header_.return_prompt_text) out["prompt_text"] = prompt_.text;
+    if (header_.msa != nullptr) out["msa"] = msa_shape_json(*header_.msa);
     out["kv_transfer_params"] = nullptr;
     if (!metrics.is_null()) out["metrics"] = metrics;
     return dump_json(out);
@@ -113,7 +127,9 @@ class ChatFormat final : public ReplyFormat {
     std::string reasoning;
     std::string text;
     std::vector<ToolCall> calls;
-    std::size_t num_calls = 0;  // streamed
+    std::size_t num_calls = 0;    // streamed
+    std::int64_t num_tokens = 0;  // whose kept blocks were reported
+    Json msa_blocks = Json::array();
     Json logprobs = Json::array();
     Json token_ids = Json::array();
     FinishReason finish_reason = FinishReason::kNone;
@@ -145,7 +161,14 @@ class ChatFormat final : public ReplyFormat {
     event["choices"].push_back(std::move(entry));
     if (header_.return_token_ids) event["prompt_token_ids"] = prompt_.tokens;
     if (header_.return_prompt_text) event["prompt_text"] = prompt_.text;
+    if (header_.msa != nullptr) event["msa"] = msa_shape_json(*header_.msa);
     append_sse_event(out, dump_json(event));
+  }
+
+  Json blocks_of(Choice& choice, const std::vector<SampledToken>& tokens) const {
+    const std::int64_t position = std::ssize(prompt_.tokens) + choice.num_tokens;
+    choice.num_tokens += std::ssize(tokens);
+    return msa_blocks_json(*header_.tokenizer, tokens, position);
   }
 
   Json logprobs_of(const std::vector<SampledToken>& tokens) const {
@@ -175,11 +198,13 @@ class ChatFormat final : public ReplyFormat {
     out["finish_reason"] = finish_reason_json(choice.finish_reason, !choice.calls.empty());
     out["stop_reason"] = stop_reason_json(choice.stop_reason);
     out["token_ids"] = header_.return_token_ids ? std::move(choice.token_ids) : Json();
+    if (header_.msa != nullptr) out["msa_blocks"] = std::move(choice.msa_blocks);
     return out;
   }
 
   ReplyHeader header_;
   PromptEcho prompt_;
+  Json metrics_;
   std::vector<Choice> choices_;
 };
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "server/openai/logprobs_json.h"
+#include "server/openai/msa_blocks_json.h"
 #include "server/openai/reply_format.h"
 #include "server/sse.h"
 
@@ -48,9 +49,11 @@ class CompletionFormat final : public ReplyFormat {
       if (is_opening) entry["prompt_token_ids"] = prompt.tokens;
       entry["token_ids"] = token_ids_json(delta.tokens);
     }
+    if (header_.msa != nullptr) entry["msa_blocks"] = blocks_of(choice, prompt, delta.tokens);
     if (header_.return_prompt_text && is_opening) entry["prompt_text"] = prompt.text;
     Json event = object();
     event["choices"].push_back(std::move(entry));
+    if (is_opening && header_.msa != nullptr) event["msa"] = msa_shape_json(*header_.msa);
     if (is_last && !header_.fingerprint.empty()) event["system_fingerprint"] = header_.fingerprint;
     if (usage) {
       event["usage"] = usage_json(*usage);
@@ -60,10 +63,13 @@ class CompletionFormat final : public ReplyFormat {
     append_sse_event(out, dump_json(event));
   }
 
+  void set_metrics(Json metrics) override { metrics_ = std::move(metrics); }
+
   void stream_end(std::string& out, const Usage& usage) override {
-    if (header_.include_usage) {
+    if (header_.include_usage || !metrics_.is_null()) {
       Json event = object();
       event["usage"] = usage_json(usage);
+      if (!metrics_.is_null()) event["metrics"] = metrics_;
       append_sse_event(out, dump_json(event));
     }
     out += kSseDone;
@@ -80,6 +86,11 @@ class CompletionFormat final : public ReplyFormat {
     }
     choice.text += delta.text;
     if (header_.want_logprobs) choice.logprobs.add(delta.tokens);
+    if (header_.msa != nullptr) {
+      for (Json& entry : blocks_of(choice, prompt_of(index), delta.tokens)) {
+        choice.msa_blocks.push_back(std::move(entry));
+      }
+    }
     for (const SampledToken& sampled : delta.tokens) choice.token_ids.push_back(sampled.token);
     choice.finish_reason = delta.finish_reason;
     choice.stop_reason = std::move(delta.stop_reason);
@@ -91,6 +102,7 @@ class CompletionFormat final : public ReplyFormat {
     out["usage"] = usage_json(usage);
     out["system_fingerprint"] = header_.fingerprint.empty() ? Json() : Json(header_.fingerprint);
     out["kv_transfer_params"] = nullptr;
+    if (header_.msa != nullptr) out["msa"] = msa_shape_json(*header_.msa);
     if (!metrics.is_null()) out["metrics"] = metrics;
     return dump_json(out);
   }
@@ -102,12 +114,21 @@ class CompletionFormat final : public ReplyFormat {
     std::string text;
     CompletionLogprobs logprobs;
     Json token_ids = Json::array();
+    std::int64_t num_tokens = 0;  // whose kept blocks were reported
+    Json msa_blocks = Json::array();
     FinishReason finish_reason = FinishReason::kNone;
     StopReason stop_reason;
   };
 
   const PromptEcho& prompt_of(std::size_t choice) const {
     return prompts_[choice / static_cast<std::size_t>(header_.n)];
+  }
+
+  Json blocks_of(Choice& choice, const PromptEcho& prompt,
+                 const std::vector<SampledToken>& tokens) const {
+    const std::int64_t position = std::ssize(prompt.tokens) + choice.num_tokens;
+    choice.num_tokens += std::ssize(tokens);
+    return msa_blocks_json(*header_.tokenizer, tokens, position);
   }
 
   Json object() const {
@@ -137,12 +158,14 @@ class CompletionFormat final : public ReplyFormat {
       out["token_ids"] = std::move(choice.token_ids);
       out["prompt_token_ids"] = prompt.tokens;
     }
+    if (header_.msa != nullptr) out["msa_blocks"] = std::move(choice.msa_blocks);
     if (header_.return_prompt_text) out["prompt_text"] = prompt.text;
     return out;
   }
 
   ReplyHeader header_;
   bool is_echo_;
+  Json metrics_;
   std::vector<PromptEcho> prompts_;
   std::vector<Choice> choices_;
 };

@@ -153,11 +153,21 @@ void read_streaming(Fields& fields, const RequestPolicy& policy, GenerationField
   out.stream_interval = std::max(policy.stream_interval, static_cast<std::int32_t>(interval));
 }
 
+/// true, or how many tokens.
+std::int32_t read_block_selections(Fields& fields) {
+  constexpr const char* kName = "return_msa_blocks";
+  const Json* value = fields.find(kName);
+  if (value == nullptr) return 0;
+  if (value->is_boolean()) return value->get<bool>() ? -1 : 0;
+  return static_cast<std::int32_t>(fields.integer_in(kName, 0, kMaxTokenId).value_or(0));
+}
+
 void read_extras(Fields& fields, const RequestPolicy& policy, GenerationFields& out) {
   out.model = fields.string("model").value_or("");
   out.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   fields.boolean("spaces_between_special_tokens");  // byte-level vocabularies put none
   out.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  out.num_block_selections = read_block_selections(fields);
   out.tokens_as_ids =
       fields.boolean("return_tokens_as_token_ids").value_or(policy.return_tokens_as_token_ids);
   out.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);

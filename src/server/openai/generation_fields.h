@@ -56,6 +56,8 @@ struct GenerationFields {
   std::int32_t stream_interval = 1;
 
   bool return_token_ids = false;
+  /// Tokens of each choice whose kept blocks are wanted; -1: as many as may be, 0: none.
+  std::int32_t num_block_selections = 0;
   bool tokens_as_ids = false;  // "token_id:N" in logprobs
   bool return_prompt_text = false;
   bool return_metrics = false;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "server/error_body.h"
+#include "server/openai/request_times.h"
 #include "server/sse.h"
 #include "server/update_inbox.h"
 
@@ -60,26 +61,6 @@ class EngineSide {
   RequestShape shape_;
   std::vector<Choice> choices_;
 };
-
-double milliseconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::max(0.0, std::chrono::duration<double, std::milli>(to - from).count());
-}
-
-/// serving.md 2.3, without the speculative part.
-Json metrics_json(const RequestStats& stats) {
-  const Clock::time_point epoch{};
-  if (stats.first_token == epoch) return nullptr;
-  const double generation_ms = milliseconds_between(stats.first_token, stats.finished);
-  const int gaps = stats.num_output_tokens - 1;
-  Json out;
-  out["time_to_first_token_ms"] = milliseconds_between(stats.first_scheduled, stats.first_token);
-  out["generation_time_ms"] = generation_ms;
-  out["queue_time_ms"] = milliseconds_between(stats.arrival, stats.first_scheduled);
-  out["mean_itl_ms"] = gaps > 0 ? Json(generation_ms / gaps) : Json();
-  out["tokens_per_second"] =
-      gaps > 0 && generation_ms > 0 ? Json(gaps / generation_ms * 1000) : Json();
-  return out;
-}
 
 [[noreturn]] void throw_refusal(SubmitRefusal refusal) {
   switch (refusal) {
@@ -167,6 +148,20 @@ class GenerationReply final : public PendingReply {
   }
   bool has_overflown() const override { return inbox_->has_overflown(); }
 
+  std::vector<LogField> log_fields() const override {
+    std::vector<LogField> fields;
+    if (!plan_.trace_id.empty()) fields.push_back({"trace_id", plan_.trace_id});
+    fields.push_back({"prompt_tokens", usage_.prompt_tokens});
+    fields.push_back({"output_tokens", usage_so_far().completion_tokens});
+    if (choices_.size() != 1) return fields;
+    const FinishReason reason = choices_.front().finish_reason();
+    fields.push_back({"finish_reason", std::string(reason == FinishReason::kNone
+                                                       ? finish_reason_name(FinishReason::kAbort)
+                                                       : finish_reason_name(reason))});
+    if (is_done_) add_log_fields(inbox_->stats().front(), fields);
+    return fields;
+  }
+
  private:
   void submit_prompt(std::int32_t prompt) {
     const SamplingParams& sampling = plan_.fields.sampling;
@@ -177,6 +172,7 @@ class GenerationReply final : public PendingReply {
     request.prompt = plan_.prompts[static_cast<std::size_t>(prompt)].tokens;
     request.sampling = sampling;
     request.sampling.bad_words = plan_.bad_words;
+    request.num_block_selections = plan_.fields.num_block_selections;
     request.priority = plan_.fields.priority;
     request.cache_salt = plan_.fields.cache_salt;
     request.fairness_key = plan_.fairness_key;
@@ -262,23 +258,31 @@ class GenerationReply final : public PendingReply {
 
   void finish(Output& output) {
     is_finished_ = true;
+    is_done_ = true;
     output.finished = true;
     if (plan_.fields.stream) {
+      Json metrics = metrics_of_request();
+      if (!metrics.is_null()) plan_.format->set_metrics(std::move(metrics));
       plan_.format->stream_end(output.stream_bytes, final_usage());
       return;
     }
     for (ChoiceOutput& choice : choices_) plan_.format->collect(choice.take());
+    output.head = HttpResponse{.body = plan_.format->body(final_usage(), metrics_of_request())};
+    if (!plan_.fields.return_metrics) return;
+    const std::string timing = server_timing(inbox_->stats().front());
+    if (!timing.empty()) output.head->headers.emplace_back("Server-Timing", timing);
+  }
+
+  /// Null where they are not wanted, and for several choices: whose would they be?
+  Json metrics_of_request() const {
     Json metrics;
-    if (plan_.fields.return_metrics && choices_.size() == 1) {
-      metrics = metrics_json(inbox_->stats().front());
-    }
-    if (choices_.size() == 1) {
-      Json drafts =
-          speculation_json(inbox_->stats().front(), context_.model->num_speculative_tokens,
-                           plan_.fields.draft_report);
-      if (!drafts.is_null()) metrics["speculative_decoding"] = std::move(drafts);
-    }
-    output.head = HttpResponse{.body = plan_.format->body(final_usage(), metrics)};
+    if (choices_.size() != 1) return metrics;
+    const RequestStats& stats = inbox_->stats().front();
+    if (plan_.fields.return_metrics) metrics = metrics_json(stats);
+    Json drafts =
+        speculation_json(stats, context_.model->num_speculative_tokens, plan_.fields.draft_report);
+    if (!drafts.is_null()) metrics["speculative_decoding"] = std::move(drafts);
+    return metrics;
   }
 
   /// Ends with failure_: as the response when nothing was sent, else as an event.
@@ -310,6 +314,7 @@ class GenerationReply final : public PendingReply {
   bool are_prompts_set_ = false;
   bool is_head_sent_ = false;
   bool is_finished_ = false;
+  bool is_done_ = false;  // every choice has ended, the times are known
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ struct GenerationPlan {
   std::optional<Clock::time_point> deadline;
   std::unique_ptr<ReplyFormat> format;
   bool cached_tokens_in_usage = true;
+  std::string trace_id;  // of the caller's trace, for the log
 };
 
 /// What a reply needs of the server; all of it outlives the reply.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/api_keys.h"
+#include "server/openai/msa_blocks_json.h"
 #include "text/tokenizer.h"
 
 namespace winnow::server {
@@ -140,6 +141,41 @@ std::string fairness_key_of(const GenerationFields& fields, const HttpRequest& h
   return caller.empty() ? "" : "key " + caller;
 }
 
+/// Of a W3C traceparent, "00-<trace id>-<parent>-<flags>"; empty where there is none.
+std::string trace_id_of(const HttpRequest& http) {
+  const std::string_view parent = http.header("traceparent");
+  const std::string_view id = parent.size() == 55 ? parent.substr(3, 32) : std::string_view();
+  const auto is_hex = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  return std::ranges::all_of(id, is_hex) ? std::string(id) : std::string();
+}
+
+bool wants_metrics(const HttpRequest& http) {
+  const std::string_view value = http.header("x-return-metrics");
+  return value == "true" || value == "1";
+}
+
+/// What return_msa_blocks comes to; throws for a model without sparse attention, and for too many.
+std::int32_t resolve_block_selections(const GenerationFields& fields, std::size_t num_prompts,
+                                      const ServingModel& model) {
+  constexpr const char* kName = "return_msa_blocks";
+  if (fields.num_block_selections == 0) return 0;
+  if (model.msa.layers.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: this model has no sparse attention", kName), {}, kName);
+  }
+  const std::int64_t num_choices =
+      std::int64_t{fields.sampling.n} * static_cast<std::int64_t>(num_prompts);
+  const std::int32_t limit = max_block_selections(model.msa, num_choices);
+  if (fields.num_block_selections > limit) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} tokens of each choice are above the {} that one request may "
+                            "ask for here",
+                            kName, fields.num_block_selections, limit),
+                "true asks for as many as may be", kName);
+  }
+  return fields.num_block_selections < 0 ? limit : fields.num_block_selections;
+}
+
 }  // namespace
 
 PreparedPrompt prepare_chat_prompt(const ChatRequest& request, const ServingModel& model,
@@ -208,7 +244,10 @@ void complete_plan(GenerationPlan& plan, const ServingModel& model, const Reques
   if (fields.sampling.allowed_token_ids.empty()) {
     for (const TokenId token : model.banned_tokens) plan.bad_words.push_back({token});
   }
+  fields.num_block_selections = resolve_block_selections(fields, plan.prompts.size(), model);
   plan.deadline = deadline_of(fields, http);
+  plan.trace_id = trace_id_of(http);
+  if (wants_metrics(http)) fields.return_metrics = true;
   plan.fairness_key = fairness_key_of(fields, http);
   plan.cached_tokens_in_usage = policy.prompt_tokens_details;
 }
@@ -226,7 +265,7 @@ std::string clean_request_id(std::string_view text) {
 std::string make_response_id(const char* prefix, const GenerationFields& fields,
                              const HttpRequest& http) {
   std::string id = clean_request_id(fields.request_id);
-  if (id.empty()) id = clean_request_id(http.header("x-request-id"));
+  if (id.empty()) id = http.id;
   if (id.empty()) id = random_hex();
   return prefix + id;
 }
@@ -254,6 +293,7 @@ ReplyHeader make_header(const GenerationFields& fields, const ServingModel& mode
   header.want_logprobs = fields.sampling.logprobs.has_value();
   header.tokens_as_ids = fields.tokens_as_ids;
   header.return_token_ids = fields.return_token_ids;
+  if (fields.num_block_selections > 0) header.msa = &model.msa;
   header.include_reasoning = fields.include_reasoning;
   header.return_prompt_text = fields.return_prompt_text;
   header.include_usage = fields.include_usage;

@@ -35,6 +35,7 @@ struct ReplyHeader {
   bool want_logprobs = false;
   bool tokens_as_ids = false;
   bool return_token_ids = false;
+  const MsaShape* msa = nullptr;  // kept blocks are reported; null: they are not
   bool return_prompt_text = false;
   bool include_usage = false;
   bool include_reasoning = true;
@@ -59,6 +60,8 @@ class ReplyFormat {
   /// the counts so far, when the request wants them with each event.
   virtual void stream_delta(std::string& out, ChoiceDelta&& delta,
                             const std::optional<Usage>& usage) = 0;
+  /// Streaming, before stream_end(): times of the request, which it may tell.
+  virtual void set_metrics(Json /*metrics*/) {}
   /// Streaming: what follows the last delta, with the usage of the whole request.
   virtual void stream_end(std::string& out, const Usage& usage) = 0;
   /// Streaming: the end of a stream that cannot go on. `failure` is in OpenAI's form, as an event

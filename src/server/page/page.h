@@ -5,6 +5,10 @@
 
 namespace winnow::server {
 
+/// index.html with its style and scripts in place.
+extern const char* const kPageText;
+
+/// The page, under a policy that runs its own script and no other.
 HttpResponse page_response();
 
 }  // namespace winnow::server

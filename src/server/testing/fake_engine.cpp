@@ -94,6 +94,11 @@ void FakeEngine::release() {
   changed_.notify_all();
 }
 
+void FakeEngine::break_down() {
+  const std::lock_guard lock(mutex_);
+  stats_.is_broken = true;
+}
+
 int FakeEngine::num_aborted() const {
   const std::lock_guard lock(mutex_);
   return num_aborted_;
@@ -169,6 +174,9 @@ void FakeEngine::step(Running& running) {
             const float value = i == 0 ? -0.25F : -std::numeric_limits<float>::infinity();
             sampled.logprobs->top.push_back({(sampled.token + i) % options_.vocab_size, value, i});
           }
+        }
+        if (static_cast<std::int32_t>(choice.position) < running.request.num_block_selections) {
+          sampled.kept_blocks = {0, static_cast<std::int32_t>(choice.position), 1, -1};
         }
         if (is_end && !sampling.ignore_eos) update.finish_reason = FinishReason::kStop;
         for (const TokenId stop : sampling.stop_token_ids) {

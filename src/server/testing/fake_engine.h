@@ -36,6 +36,8 @@ class FakeEngine final : public EngineClient {
 
   void release();
   void abort_all();
+  /// As after a lost device.
+  void break_down();
   int num_aborted() const;
   /// The last request submitted.
   GenerationRequest last_request() const;

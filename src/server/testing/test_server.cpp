@@ -93,6 +93,7 @@ TestServer::TestServer(TestServerOptions options)
   model_.max_model_len = 4096;
   model_.vocab_size = kTestVocab;
   model_.defaults = options.defaults;
+  model_.msa = {.layers = {2, 3}, .num_groups = 1, .top_k = 2, .block_tokens = 128};
   model_.tokenizer = tokenizer_.get();
   model_.chat_template = &renderer_;
   model_.engine = engine_.get();
