@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/memory.h"
+#include "cli/fit_advice.h"
 #include "cli/generation_defaults.h"
 #include "cli/speculation_setup.h"
 #include "cli/usage_error.h"
@@ -81,7 +82,7 @@ void check_counts(const EngineFlags& flags) {
 
 /// Never more than max_num_seqs sequences of full length can use, so that a small model does not
 /// claim half of the machine.
-PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, std::int64_t row_bytes,
+PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, const CacheRowLayout& cache,
                    const EngineOptions& engine, const ops::Memory& memory) {
   PoolSizeRequest request;
   request.available_bytes =
@@ -91,12 +92,18 @@ PoolSize plan_pool(const EngineFlags& flags, const ModelConfig& config, std::int
       flags.gpu_memory_utilization > 0 ? flags.gpu_memory_utilization : default_share;
   request.cache_memory_bytes = flags.kv_cache_memory_bytes;
   request.num_blocks_override = flags.num_gpu_blocks_override;
-  request.row_bytes = row_bytes;
+  request.row_bytes = cache.row_bytes();
   request.block_tokens = config.block_tokens;
   request.config_max_model_len =
       static_cast<std::int32_t>(std::min<std::int64_t>(config.max_position_embeddings, INT32_MAX));
   request.max_model_len = wanted_length(flags, config);
-  PoolSize size = plan_pool_size(request);
+  PoolSize size;
+  try {
+    size = plan_pool_size(request);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    throw Error(error.code(), error.what(), fit_advice(request, cache.shape()), error.param());
+  }
   const bool is_exact = flags.kv_cache_memory_bytes || flags.num_gpu_blocks_override ||
                         flags.gpu_memory_utilization > 0;
   const std::int64_t per_sequence =
@@ -254,7 +261,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   }
   facts_.row_bytes = decoder.cache_layout().row_bytes();
   engine.max_num_batched_tokens = options.max_num_batched_tokens;
-  facts_.pool = plan_pool(flags, config, facts_.row_bytes, engine, *decoder.memory());
+  facts_.pool = plan_pool(flags, config, decoder.cache_layout(), engine, *decoder.memory());
   decoder.allocate_pool(facts_.pool.num_blocks);
   banned_tokens_ = find_banned_tokens(*tokenizer_, vocab_size_);
 
@@ -313,6 +320,11 @@ server::ServingModel EngineSetup::serving_model(std::vector<std::string> names) 
   model.vocab_size = vocab_size_;
   model.num_speculative_tokens = facts_.num_speculative_tokens;
   model.defaults = defaults_;
+  const SelectionShape selections = model_->decoder->selection_shape();
+  model.msa = {.layers = selections.layers,
+               .num_groups = selections.num_groups,
+               .top_k = selections.top_k,
+               .block_tokens = facts_.block_tokens};
   model.banned_tokens = banned_tokens_;
   model.tokenizer = tokenizer_.get();
   model.chat_template = renderer_.get();

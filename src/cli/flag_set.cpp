@@ -301,14 +301,19 @@ void FlagSet::merge_file(const std::string& path) {
       throw UsageError(fmt::format("{}: unknown key '{}'", path, key),
                        "keys are the long names of flags");
     }
-    Given& given = given_[name];
-    if (flag->kind == Kind::kJson) {
-      Json merged = parse_object(name, values.back());
-      if (given.object.is_object() && !given.has_whole_object) merge_objects(merged, given.object);
-      if (!given.has_whole_object) given.object = std::move(merged);
-    } else if (given.values.empty()) {
-      given.values = std::move(values);
-    }
+    merge_lower(*flag, std::move(values));
+  }
+}
+
+void FlagSet::merge_lower(const Flag& flag, std::vector<std::string> values) {
+  if (flag.name == "model" && has_words_) return;  // the MODEL word is the same flag
+  Given& given = given_[flag.name];
+  if (flag.kind == Kind::kJson) {
+    Json merged = parse_object(flag.name, values.back());
+    if (given.object.is_object() && !given.has_whole_object) merge_objects(merged, given.object);
+    if (!given.has_whole_object) given.object = std::move(merged);
+  } else if (given.values.empty()) {
+    given.values = std::move(values);
   }
 }
 
@@ -316,10 +321,14 @@ std::vector<std::string> FlagSet::rewrite(const std::vector<std::string>& words)
   given_.clear();
   notes_.clear();
   std::vector<std::string> out = Reader(*this, words).run();
+  has_words_ = has_positional_ && !out.empty();
   if (const auto it = given_.find("config"); it != given_.end()) {
     const std::string path = it->second.values.back();
     merge_file(path);
+  } else if (const auto path = environment_.find("WINNOW_CONFIG"); path != environment_.end()) {
+    merge_file(path->second);
   }
+  merge_environment(environment_);
   for (const auto& [name, given] : given_) {
     if (given.object.is_object()) {
       out.push_back(fmt::format("--{}={}", name, given.object.dump()));

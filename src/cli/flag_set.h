@@ -55,13 +55,18 @@ class FlagSet {
   void add_refused(const std::string& name, Kind kind, const std::string& why,
                    const std::string& harmless = {});
 
+  /// Variables that parse() takes for flags that neither the words nor the file give.
+  void set_environment(std::map<std::string, std::string> variables) {
+    environment_ = std::move(variables);
+  }
+
   /// Sets the targets. `words` come after the verb. False when --help was printed. Throws
   /// UsageError; Error{kUnsupported} for a refused flag.
   [[nodiscard]] bool parse(const std::vector<std::string>& words);
 
-  /// Whether the flag was given on the command line or in the file.
+  /// Whether the flag was given on the command line, in the file or in the environment.
   bool is_given(const std::string& name) const;
-  /// One line per flag without effect that was given.
+  /// One line per flag without effect that was given, and per variable that names no flag.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -83,19 +88,27 @@ class FlagSet {
   [[noreturn]] void fail_unknown(const std::string& word) const;
   std::vector<std::string> rewrite(const std::vector<std::string>& words);
   void merge_file(const std::string& path);
+  void merge_environment(const std::map<std::string, std::string>& variables);
+  /// Takes values for what no source above has given.
+  void merge_lower(const Flag& flag, std::vector<std::string> values);
 
   std::unique_ptr<CLI::App> app_;
   std::string group_ = "Options";
   std::vector<Flag> flags_;
   std::map<std::string, std::string> short_names_;  // "tp" → "tensor-parallel-size"
   std::map<std::string, Given> given_;
+  std::map<std::string, std::string> environment_;
   std::vector<std::string> notes_;
   bool has_positional_ = false;
+  bool has_words_ = false;  // positional ones, on the command line
 };
 
 /// {"a": {"b": 1}} from "a.b" and "1"; a trailing '+' on the path appends to a list. The value is
 /// JSON when it parses, else a string.
 void set_dotted_member(Json& object, const std::string& path, const std::string& value);
+
+/// The process's variables WINNOW_… that may be flags, by name.
+std::map<std::string, std::string> flag_variables();
 
 /// The members of a YAML mapping as flag values: scalars as written, lists as several values,
 /// mappings as JSON. Throws Error{kIo, kInvalidArgument} naming file and line.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -25,13 +26,15 @@ struct Parsed {
 };
 
 /// `winnow serve` with these words, before anything is asked of the machine.
-Parsed parse_only(const std::vector<std::string>& words) {
+Parsed parse_only(const std::vector<std::string>& words,
+                  std::map<std::string, std::string> variables = {}) {
   Parsed out;
   FlagSet set("serve");
   add_engine_flags(set, out.engine);
   add_server_flags(set, out.server);
   add_foreign_engine_flags(set);
   add_foreign_server_flags(set);
+  set.set_environment(std::move(variables));
   EXPECT_TRUE(set.parse(words));
   out.notes = set.notes();
   return out;
@@ -225,6 +228,51 @@ TEST(Flags, FileIsBelowTheCommandLine) {
   EXPECT_NE(usage_error({"m", "--config", path}).find("max-num-seq"), std::string::npos);
   std::ofstream(path) << "a: [\n";
   EXPECT_NE(usage_error({"m", "--config", path}).find("line"), std::string::npos);
+}
+
+TEST(Flags, EnvironmentIsBelowTheFileAndTheCommandLine) {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "serve.yaml").string();
+  std::ofstream(path) << "max_num_seqs: 9\nattention-config:\n  dequant: exact\n";
+  const std::map<std::string, std::string> variables = {
+      {"WINNOW_MODEL", "from-environment"},
+      {"WINNOW_MAX_NUM_SEQS", "7"},
+      {"WINNOW_MAX_MODEL_LEN", "32K"},
+      {"WINNOW_PORT", "1234"},
+      {"WINNOW_ENABLE_PREFIX_CACHING", "false"},
+      {"WINNOW_SERVED_MODEL_NAME", R"(["a", "b c"])"},
+      {"WINNOW_API_KEY_FILE", "[not a list"},
+      {"WINNOW_ATTENTION_CONFIG", R"({"indexer_kv_dtype":"nvfp4","dequant":"e4m3"})"},
+      {"WINNOW_MAX_NUM_SEQ", "3"},
+      {"WINNOW_CONFIG", path}};
+  const Parsed parsed = parse_only({"--port", "99"}, variables);
+  EXPECT_EQ(parsed.engine.model_folder(), "from-environment");
+  EXPECT_EQ(parsed.engine.max_num_seqs, 9);       // the file
+  EXPECT_EQ(parsed.engine.max_model_len, "32K");  // the environment
+  EXPECT_EQ(parsed.server.port, 99);              // the command line
+  EXPECT_FALSE(parsed.engine.enable_prefix_caching);
+  EXPECT_EQ(parsed.server.served_model_names, (std::vector<std::string>{"a", "b c"}));
+  EXPECT_EQ(parsed.server.api_key_file, "[not a list");
+  EXPECT_EQ(parsed.engine.attention_config,
+            Json::parse(R"({"indexer_kv_dtype":"nvfp4","dequant":"exact"})"));
+  EXPECT_THAT(parsed.notes, ::testing::ElementsAre(::testing::HasSubstr(
+                                "WINNOW_MAX_NUM_SEQ names no flag; did you mean the variable of "
+                                "--max-num-seqs?")));
+  // MODEL on the command line is the same flag as WINNOW_MODEL.
+  EXPECT_EQ(parse_only({"here"}, variables).engine.model_folder(), "here");
+  EXPECT_EQ(parse_only({"--model", "here"}, variables).engine.model_folder(), "here");
+}
+
+TEST(Flags, VariablesOfOthersAreNoFlags) {
+  ::setenv("WINNOW_API_KEY", "secret", 1);
+  ::setenv("WINNOW_MAX_NUM_SEQS", "", 1);  // empty: not set
+  ::setenv("WINNOW_PORT", "1=2", 1);
+  const std::map<std::string, std::string> variables = flag_variables();
+  EXPECT_FALSE(variables.contains("WINNOW_API_KEY"));
+  EXPECT_FALSE(variables.contains("WINNOW_MAX_NUM_SEQS"));
+  EXPECT_EQ(variables.at("WINNOW_PORT"), "1=2");
+  for (const char* name : {"WINNOW_API_KEY", "WINNOW_MAX_NUM_SEQS", "WINNOW_PORT"})
+    ::unsetenv(name);
 }
 
 TEST(Flags, SuggestionsAreClose) {

@@ -13,6 +13,7 @@
 #include "cli/engine_setup.h"
 #include "cli/progress_bar.h"
 #include "cli/server_flags.h"
+#include "cli/service_manager.h"
 #include "cli/stop_signal.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -24,6 +25,9 @@ namespace winnow::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kFlush{5'000};  // for last bytes after the engine has ended
+constexpr std::chrono::milliseconds kBrokenCheck{1'000};
+constexpr std::chrono::milliseconds kBrokenGrace{5'000};
+constexpr int kBrokenExit = 3;  // a supervisor should start another process
 
 std::string gigabytes(std::int64_t bytes) {
   if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
@@ -38,6 +42,22 @@ std::string with_commas(std::int64_t value) {
     out.push_back(digits[i]);
   }
   return out;
+}
+
+/// The same as facts, for --log-format json.
+void log_ready(const EngineFacts& facts, const server::ServingModel& model,
+               const std::string& url) {
+  const LogField fields[] = {{"url", url},
+                             {"model", model.names.front()},
+                             {"version", std::string(kVersion)},
+                             {"backend", facts.backend},
+                             {"kv_cache_dtype", facts.kv_dtype},
+                             {"kv_cache_tokens", facts.pool.num_tokens},
+                             {"kv_cache_bytes", facts.pool.num_bytes},
+                             {"weight_bytes", facts.weight_bytes},
+                             {"max_model_len", std::int64_t{facts.pool.max_model_len}},
+                             {"load_seconds", facts.load_seconds}};
+  log_event(spdlog::level::info, "ready", fields);
 }
 
 void print_table(const EngineFacts& facts, const server::ServingModel& model,
@@ -113,6 +133,19 @@ void log_drafts(const EngineStats& stats) {
                1 + share(stats.accepted_tokens, stats.num_drafts));
 }
 
+/// Until a signal comes; false: until the engine was found to be broken, which no later step of
+/// this process survives.
+bool wait_for_stop(StopSignal& stop, const server::App& app) {
+  while (!stop.wait_for(kBrokenCheck)) {
+    if (app.state() != server::ServerState::kBroken) continue;
+    spdlog::critical("the engine cannot go on; this process ends so that another may start");
+    notify_service_manager("STATUS=the engine has failed");
+    (void)stop.wait_for(kBrokenGrace);  // probes and clients are told meanwhile
+    return false;
+  }
+  return true;
+}
+
 int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   const std::vector<std::string> keys = collect_api_keys(server_flags);
   const std::filesystem::path folder = resolve_model_folder(engine_flags.model_folder());
@@ -133,6 +166,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   });
   server::HttpServer http(http_options(server_flags, !keys.empty()), app);
   http.start();
+  notify_service_manager("STATUS=loading " + folder.filename().string());
 
   LateObserver observer;
   std::unique_ptr<server::ServerMetrics> metrics;
@@ -173,12 +207,19 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
     model.fingerprint += "-synthetic-acceptance";
   }
   model.version_body = version.dump();
+  int exit_code = 0;
   if (!stop.is_set()) {
     app.set_ready(&model, metrics.get());
-    print_table(facts, model, http.url(), server_flags.page && server_flags.uds.empty());
-    stop.wait();
+    notify_service_manager("READY=1\nSTATUS=serving " + model.names.front());
+    if (log_format() == LogFormat::kJson) {
+      log_ready(facts, model, http.url());
+    } else {
+      print_table(facts, model, http.url(), server_flags.page && server_flags.uds.empty());
+    }
+    if (!wait_for_stop(stop, app)) exit_code = kBrokenExit;
   }
 
+  notify_service_manager("STOPPING=1\nSTATUS=finishing requests");
   app.start_draining();
   app.start_stopping();
   setup->engine().drain(server_flags.shutdown_timeout);  // probes are answered meanwhile
@@ -189,7 +230,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   app.stop_background();
   setup.reset();
   spdlog::info("stopped");
-  return 0;
+  return exit_code;
 }
 
 }  // namespace
@@ -202,9 +243,11 @@ int run_serve(const Words& words) {
   add_server_flags(set, server_flags);
   add_foreign_engine_flags(set);
   add_foreign_server_flags(set);
+  set.set_environment(flag_variables());
   if (!set.parse(words)) return 0;
   if (set.is_given("uvicorn-log-level")) engine_flags.log_level = log_level(server_flags);
-  init_log(engine_flags.log_level);
+  init_log(engine_flags.log_level,
+           server_flags.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
   for (const std::string& note : set.notes()) spdlog::warn("{}", note);
   for (const std::string& note : check_engine_flags(engine_flags)) spdlog::warn("{}", note);
   for (const std::string& note : check_server_flags(server_flags)) spdlog::warn("{}", note);

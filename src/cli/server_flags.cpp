@@ -63,7 +63,10 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
   set.add_switch("disable-access-log", flags.disable_access_log, "As --no-access-log");
   set.add_string("uvicorn-log-level", flags.uvicorn_log_level, "As --log-level",
                  {"trace", "debug", "info", "warning", "error", "critical"});
-  set.add_switch("enable-request-id-headers", flags.enable_request_id_headers, "Echo X-Request-Id");
+  set.add_switch("enable-request-id-headers", flags.enable_request_id_headers,
+                 "X-Request-Id on every response: the request's own, or a new one");
+  set.add_string("log-format", flags.log_format, "Log lines for people or for collectors",
+                 {"text", "json"});
 
   set.group("Server limits");
   set.add_human_integer("max-body-bytes", flags.max_body_bytes, "Largest request (default 64M)");

@@ -25,7 +25,8 @@ struct ServerFlags {
   double shutdown_timeout = 30;
   bool access_log = true;
   bool disable_access_log = false;
-  bool enable_request_id_headers = false;
+  bool enable_request_id_headers = true;
+  std::string log_format = "text";
 
   std::optional<std::int64_t> stream_interval;
   std::string logprobs_mode = "raw_logprobs";

@@ -47,9 +47,9 @@ void StopSignal::watch() {
   }
 }
 
-void StopSignal::wait() {
+bool StopSignal::wait_for(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return is_set_.load(); });
+  return changed_.wait_for(lock, timeout, [this] { return is_set_.load(); });
 }
 
 }  // namespace winnow::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -20,7 +21,8 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   bool is_set() const { return is_set_; }
-  void wait();
+  /// Whether it came within `timeout`.
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds timeout);
 
  private:
   void watch();
