@@ -38,7 +38,9 @@ class Server:
     def _read(self):
         for line in self.process.stderr:
             self.lines.append(line)
-            found = re.match(r"(?:Open|Serving on) (\S+)", line)
+            found = re.match(r"(?:Open|Serving on) (\S+)", line) or re.match(
+                r'\{.*"message":"ready","url":"([^"]+)"', line
+            )
             if found:
                 self.url = found[1]
                 self._ready.set()

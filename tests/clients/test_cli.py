@@ -85,7 +85,7 @@ def test_usage_errors_exit_with_2(words, message):
     [
         (["--block-size", "64"], "128"),
         (["--max-model-len", "1M"], "max_position_embeddings 4096"),
-        (["--kv-cache-memory-bytes", "1000"], "max-model-len"),
+        (["--kv-cache-memory-bytes", "1000"], "what would fit"),
         (["--device", "cuda"], "use --device cpu"),
         (["-tp", "4"], "--tensor-parallel-size 4: needs 4 devices"),
         (["-pp", "2"], "--pipeline-parallel-size 2: needs 2 devices"),
