@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ constexpr std::size_t kMaxNameShown = 64;
 
 class Guard {
  public:
-  Guard(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
+  Guard(std::string_view text, int max_depth, std::int64_t max_comparisons)
+      : text_(text), max_depth_(max_depth), comparisons_left_(max_comparisons) {}
 
   void run() {
     while (position_ < text_.size()) {
@@ -27,10 +29,10 @@ class Guard {
       } else if (c == '{' || c == '[') {
         open();
       } else if (c == '}' || c == ']') {
-        if (!names_.empty()) names_.pop_back();
+        if (!levels_.empty()) levels_.pop_back();
         ++position_;
       } else if (c == ':') {
-        if (!names_.empty()) names_.back() = last_string_;
+        if (!levels_.empty()) add_member(levels_.back());
         ++position_;
       } else if (c == '-' || c == '+' || (c >= '0' && c <= '9') || c == 'N' || c == 'I' ||
                  c == 'n' || c == 'i') {
@@ -52,9 +54,22 @@ class Guard {
     ++position_;
   }
 
+  struct Level {
+    std::string_view name;  // the key being read; empty in arrays
+    std::int64_t num_members = 0;
+  };
+
+  void add_member(Level& level) {
+    level.name = last_string_;
+    comparisons_left_ -= level.num_members++;
+    if (comparisons_left_ < 0) {
+      throw Error(ErrorCode::kInvalidJson, "the JSON has objects with too many members");
+    }
+  }
+
   void open() {
-    names_.emplace_back();
-    if (static_cast<int>(names_.size()) > max_depth_) {
+    levels_.emplace_back();
+    if (static_cast<int>(levels_.size()) > max_depth_) {
       throw Error(ErrorCode::kInvalidJson,
                   fmt::format("the JSON is nested more than {} levels deep", max_depth_));
     }
@@ -90,7 +105,7 @@ class Guard {
 
   [[noreturn]] void fail(std::string_view word) const {
     std::string_view name;
-    for (auto it = names_.rbegin(); it != names_.rend() && name.empty(); ++it) name = *it;
+    for (auto it = levels_.rbegin(); it != levels_.rend() && name.empty(); ++it) name = it->name;
     const std::string shown(name.substr(0, kMaxNameShown));
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} is not a finite number", shown.empty() ? "body" : shown,
@@ -100,13 +115,16 @@ class Guard {
 
   std::string_view text_;
   int max_depth_;
+  std::int64_t comparisons_left_;
   std::size_t position_ = 0;
   std::string_view last_string_;
-  std::vector<std::string_view> names_;  // the key being read at each level; empty in arrays
+  std::vector<Level> levels_;
 };
 
 }  // namespace
 
-void check_json_text(std::string_view text, int max_depth) { Guard(text, max_depth).run(); }
+void check_json_text(std::string_view text, int max_depth, std::int64_t max_comparisons) {
+  Guard(text, max_depth, max_comparisons).run();
+}
 
 }  // namespace winnow::server

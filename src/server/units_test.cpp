@@ -1,4 +1,5 @@
 // The small parts of the server: JSON guards, keys, inbox, messages, error texts.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -30,6 +31,25 @@ TEST(JsonGuard, NamesTheFieldOfANumberThatIsNone) {
   EXPECT_EQ(param_of(R"({"logit_bias":{"5":1e999}})"), "5");
   EXPECT_EQ(param_of(R"({"list":[1,2,-1e400]})"), "list");
   EXPECT_EQ(param_of(R"({"a":"NaN","b":[1e300,1e-999,null,true],"n":"\"Infinity"})"), "none");
+}
+
+TEST(JsonGuard, MembersAreBounded) {
+  const auto object_of = [](int num_members) {
+    std::string text = "{";
+    for (int i = 0; i < num_members; ++i) {
+      if (i > 0) text.push_back(',');
+      text += fmt::format(R"("k{}":0)", i);
+    }
+    text.push_back('}');
+    return text;
+  };
+  EXPECT_NO_THROW(check_json_text(object_of(25'000)));
+  EXPECT_THROW(check_json_text(object_of(40'000)), Error);
+  std::string many = "[" + object_of(5'000);
+  for (int i = 0; i < 50; ++i) many += fmt::format(",{}", object_of(5'000));
+  EXPECT_THROW(check_json_text(many), Error);
+  EXPECT_NO_THROW(check_json_text(object_of(1'000), kMaxJsonDepth, 1'000'000));
+  EXPECT_THROW(check_json_text(object_of(2'000), kMaxJsonDepth, 1'000'000), Error);
 }
 
 TEST(JsonGuard, DepthIsBounded) {

@@ -197,6 +197,7 @@ def test_malformed_bodies(server, unchanged, path):
         ('{"input":' + deep + ',"messages":' + deep + "}").encode(),
         ('{"a":' * 60 + "1" + "}" * 60).encode(),
         ('{"model":"' + "x" * 5_000_000 + '"}').encode(),
+        ("{" + ",".join(f'"k{i}":0' for i in range(200_000)) + "}").encode(),
         ('{"messages":[' + ",".join(["{}"] * 200_000) + "]}").encode(),
         ('{"stop_sequences":[' + ",".join(['"a"'] * 200_000) + "]," + good[1:]).encode(),
     ]

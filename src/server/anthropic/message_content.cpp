@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -142,9 +143,7 @@ class Translator {
 
   void end_user_turn() {
     if (!std::exchange(is_user_, false)) return;
-    for (const std::string& id : calls_) {
-      const bool is_answered = std::any_of(results_.begin(), results_.end(),
-                                           [&id](const Result& one) { return one.id == id; });
+    for (const auto& [id, is_answered] : calls_) {
       if (!is_answered) {
         fail_unanswered(
             fmt::format("the tool_use '{}' has no tool_result in the user's message after it", id));
@@ -184,14 +183,13 @@ class Translator {
   void add_result(Fields& block) {
     Result result;
     result.id = required(block, "tool_use_id");
-    if (std::find(calls_.begin(), calls_.end(), result.id) == calls_.end()) {
+    const auto call = calls_.find(result.id);
+    if (call == calls_.end()) {
       block.fail("tool_use_id",
                  fmt::format("'{}' is no tool_use of the assistant's message before", result.id));
     }
-    for (const Result& earlier : results_) {
-      if (earlier.id == result.id) {
-        block.fail("tool_use_id", fmt::format("'{}' was answered already", result.id));
-      }
+    if (std::exchange(call->second, true)) {
+      block.fail("tool_use_id", fmt::format("'{}' was answered already", result.id));
     }
     if (const Json* content = block.find("content")) {
       result.text = joined_text(*content, block.full_name("content"), "\n", changes_);
@@ -235,10 +233,9 @@ class Translator {
     const std::string id = required(block, "id");
     const std::string name = required(block, "name");
     const Json* input = block.object("input");
-    if (std::find(calls_.begin(), calls_.end(), id) != calls_.end()) {
+    if (!calls_.emplace(id, false).second) {
       block.fail("id", fmt::format("'{}' is used twice", id));
     }
-    calls_.push_back(id);
     calls_path_ = block.full_name("id");
     turn_["tool_calls"].push_back(
         {{"id", id},
@@ -251,8 +248,8 @@ class Translator {
   Json out_ = Json::array();
   bool is_user_ = false;
   bool is_assistant_ = false;
-  Json turn_;                       // the assistant's, being read
-  std::vector<std::string> calls_;  // ids of its calls, waiting for results
+  Json turn_;                          // the assistant's, being read
+  std::map<std::string, bool> calls_;  // ids of its calls, and whether they were answered
   std::string calls_path_;
   std::vector<Result> results_;  // of the user's turn
   std::string text_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/anthropic/message_content.h"
+#include "server/openai/chat_messages.h"
 #include "server/testing/test_server.h"
 #include "server/thinking_seal.h"
 
@@ -249,6 +250,24 @@ TEST(Messages, StopSequencesDoNotApplyToThinking) {
   EXPECT_EQ(message["content"][0]["thinking"], "not STOP yet");
   EXPECT_EQ(message["content"][1]["text"], "Now ");
   EXPECT_EQ(message["stop_reason"], "stop_sequence");
+}
+
+TEST(Messages, ThousandsOfCallsAndResultsAreMatchedInReasonableTime) {
+  std::string calls;
+  std::string results;
+  for (int i = 0; i < 30'000; ++i) {
+    calls += fmt::format(R"(,{{"type":"tool_use","id":"c{}","name":"f","input":{{}}}})", i);
+    results += fmt::format(R"(,{{"type":"tool_result","tool_use_id":"c{}"}})", 29'999 - i);
+  }
+  const Json messages = Json::parse(fmt::format(
+      R"([{{"role":"user","content":"x"}},{{"role":"assistant","content":[{}]}},
+          {{"role":"user","content":[{}]}}])",
+      calls.substr(1), results.substr(1)));
+  ToolChanges changes;
+  const Json chat = normalize_messages(chat_messages_of(messages, changes));
+  EXPECT_EQ(chat.size(), 30'002U);
+  EXPECT_EQ(chat[2]["tool_call_id"], "c0");
+  EXPECT_EQ(chat.back()["tool_call_id"], "c29999");
 }
 
 TEST(Messages, UnfinishedThinkingAndCallsAreNoAnswer) {

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
+#include <map>
+#include <string_view>
 
 #include "base/error.h"
 #include "server/json_guard.h"
@@ -11,6 +12,7 @@
 namespace winnow::server {
 namespace {
 
+constexpr std::int64_t kMaxArgumentComparisons = 1'000'000;  // of one call; a body holds thousands
 constexpr const char* kNoVision = "this server was started without vision";
 
 bool is_instruction(const std::string& role) { return role == "system" || role == "developer"; }
@@ -61,7 +63,7 @@ Json arguments_object(Fields& function) {
   }
   const std::string text = arguments->get<std::string>();
   if (text.empty()) return Json::object();
-  check_json_text(text);
+  check_json_text(text, kMaxJsonDepth, kMaxArgumentComparisons);
   Json parsed = Json::parse(text, nullptr, false);
   if (!parsed.is_object()) function.fail("arguments", "the string is not a JSON object");
   return parsed;
@@ -106,15 +108,15 @@ void sort_tool_results(Json& messages) {
   while (first > 0 && messages[first - 1]["role"] == "tool") --first;
   if (first == messages.size() || first == 0) return;
   const Json& calls = messages[first - 1]["tool_calls"];
-  const auto rank = [&calls](const Json& result) {
+  std::map<std::string_view, std::size_t> ranks;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    ranks.emplace(calls[i]["id"].get_ref<const std::string&>(), i);
+  }
+  const auto rank = [&](const Json& result) {
     const auto id = result.find("tool_call_id");
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      if (id != result.end() && !id->get_ref<const std::string&>().empty() &&
-          calls[i]["id"] == *id) {
-        return i;
-      }
-    }
-    return calls.size();
+    if (id == result.end() || id->get_ref<const std::string&>().empty()) return calls.size();
+    const auto found = ranks.find(id->get_ref<const std::string&>());
+    return found == ranks.end() ? calls.size() : found->second;
   };
   std::stable_sort(messages.begin() + static_cast<std::ptrdiff_t>(first), messages.end(),
                    [&rank](const Json& a, const Json& b) { return rank(a) < rank(b); });

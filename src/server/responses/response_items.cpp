@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "server/thinking_seal.h"
@@ -102,10 +101,9 @@ class Translator {
     const std::string arguments = item.string("arguments").value_or("");
     if (!is_open_ && !waiting_.empty()) fail_unanswered();
     open_assistant();
-    if (std::find(waiting_.begin(), waiting_.end(), id) != waiting_.end()) {
+    if (!waiting_.insert(id).second) {
       item.fail("call_id", fmt::format("'{}' is used twice", id));
     }
-    waiting_.push_back(id);
     message_["tool_calls"].push_back({{"id", id},
                                       {"type", "function"},
                                       {"function", {{"name", name}, {"arguments", arguments}}}});
@@ -115,11 +113,9 @@ class Translator {
     const std::string id = required(item, "call_id");
     if (item.find("output") == nullptr) item.fail("output", "missing");
     end_assistant();
-    const auto call = std::find(waiting_.begin(), waiting_.end(), id);
-    if (call == waiting_.end()) {
+    if (waiting_.erase(id) == 0) {
       item.fail("call_id", fmt::format("no function_call '{}' waits for its output", id));
     }
-    waiting_.erase(call);
     out_.push_back(
         {{"role", "tool"}, {"content", text_of_parts(item, "output")}, {"tool_call_id", id}});
   }
@@ -153,7 +149,7 @@ class Translator {
     const std::string param = path_.substr(0, path_.find(':'));
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("input: the function_call '{}' has no function_call_output", waiting_.front()),
+        fmt::format("input: the function_call '{}' has no function_call_output", *waiting_.begin()),
         {}, param.starts_with("input") ? "input" : param);
   }
 
@@ -161,8 +157,8 @@ class Translator {
   std::string path_;
   Json out_ = Json::array();
   bool is_open_ = false;
-  Json message_;                      // the assistant's, being read
-  std::vector<std::string> waiting_;  // calls without their output
+  Json message_;                   // the assistant's, being read
+  std::set<std::string> waiting_;  // calls without their output
 };
 
 }  // namespace
