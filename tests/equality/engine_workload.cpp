@@ -40,6 +40,7 @@ SamplingParams mixed_params(std::mt19937_64& random, std::int32_t vocab_size) {
 Workload mixed_workload(std::uint64_t seed, std::int32_t num_requests, std::int32_t max_prompt,
                         std::int32_t max_tokens, std::int32_t vocab_size) {
   std::mt19937_64 random(seed);
+  std::mt19937_64 selections(~seed);  // asking for them changes nothing else of a workload
   Workload workload;
   for (std::int32_t i = 0; i < num_requests; ++i) {
     GenerationRequest request;
@@ -59,8 +60,8 @@ Workload mixed_workload(std::uint64_t seed, std::int32_t num_requests, std::int3
       request.sampling.ignore_eos = false;
       request.sampling.stop_token_ids = {5};
     }
-    if (random() % 2 == 0) {
-      request.num_block_selections = static_cast<std::int32_t>(random() % 24);
+    if (selections() % 2 == 0) {
+      request.num_block_selections = static_cast<std::int32_t>(selections() % 24);
     }
     request.priority = static_cast<std::int32_t>(random() % 3);
     request.fairness_key = std::string(1, static_cast<char>('a' + random() % 3));
