@@ -86,24 +86,6 @@ __device__ __forceinline__ void score_alone(const std::byte* plane, const uint2*
   }
 }
 
-/// Magnitude bytes with signs of eight codes: E4M3, or the high bytes of halves that lack the
-/// scale.
-template <CacheFormat F>
-__device__ __forceinline__ void signed_bytes(std::uint32_t codes, const GroupScale<F>& group,
-                                             std::uint32_t (&bytes)[2]) {
-  constexpr std::uint32_t kSigns = 0x80808080U;
-  std::uint32_t low = kHalfMagnitudesLow;
-  std::uint32_t high = kHalfMagnitudesHigh;
-  if constexpr (F == CacheFormat::kNvfp4E4m3) {
-    low = group.low;
-    high = group.high;
-  }
-  const std::uint32_t selector = codes & 0x77777777U;
-  const std::uint32_t shifted = codes << 4;
-  bytes[0] = ptx::prmt(low, high, selector) | (ptx::prmt(shifted, codes, 0x5140U) & kSigns);
-  bytes[1] = ptx::prmt(low, high, selector >> 16) | (ptx::prmt(shifted, codes, 0x7362U) & kSigns);
-}
-
 /// Values of tokens from `seen` on may never have been written; P is 0 there.
 template <CacheFormat F>
 __device__ __forceinline__ void clear_values(std::byte* plane, int seen) {
@@ -151,9 +133,9 @@ __device__ __forceinline__ void add_values_alone(const std::byte* plane, const u
       for (int half = 0; half < 2; ++half) {
         std::uint32_t a[2];
         std::uint32_t b[2];
-        signed_bytes<F>(w == 0 ? words[2 * half].x : words[2 * half].y, groups[2 * half], a);
-        signed_bytes<F>(w == 0 ? words[2 * half + 1].x : words[2 * half + 1].y,
-                        groups[2 * half + 1], b);
+        expand_to_bytes<F>(w == 0 ? words[2 * half].x : words[2 * half].y, groups[2 * half], a);
+        expand_to_bytes<F>(w == 0 ? words[2 * half + 1].x : words[2 * half + 1].y,
+                           groups[2 * half + 1], b);
         __half2 scale{};
         if constexpr (F == CacheFormat::kNvfp4Exact) {
           const __half x = __low2half(groups[2 * half].scale);

@@ -16,6 +16,7 @@
 #include "ops/cuda/cache_fragments.cuh"
 #include "ops/cuda/page_operand.cuh"
 #include "ops/cuda/ring_place.cuh"
+#include "ops/cuda/softmax_rows.cuh"
 #include "ops/cuda/token_tiles.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
 
@@ -165,7 +166,7 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
   for (int i = 0; i < 64; ++i) outputs[i] = 0.0F;
   Quarter quarter;
   quarter.reset();
-  Merged total;
+  MergedRows total;
   const std::uint32_t operands = ptx::shared_address(shared.operands);
   Pipe& keys = control.pipes[0];
   Pipe& values = control.pipes[1];

@@ -3,7 +3,7 @@
 // Floor: 4 · heads · 128 flops for each query and selected key. 8192 tokens, 64 heads and 2048 keys
 // are 0.55 TFLOP, 674 us at 790 TFLOP/s (ending at 64K); a tile also computes the rows of those of
 // its tokens that did not select a block, so the floor of a real selection is that times (blocks
-// its four tokens name) / 16. Measured on an H200 (cuda_attention_prefill_bench quick): 2.10 ms
+// its four tokens name) / 16. Measured on an H200 (cuda_attention_prefill_bench quick): 1.98 ms
 // when four neighbours name 22 blocks, 3.53 ms when their lists are independent (58 blocks).
 //
 // One CTA is four neighbouring tokens and one KV head, and two CTAs share a multiprocessor: while
@@ -14,9 +14,11 @@
 // outputs as they are. Tokens that share little are each left to one warp: cuda_prefill_alone.cuh.
 //
 // What holds it back is latency (issue slots are 43 % busy, the L1's data path 68 %, tensor cores
-// 35 %): four warps a scheduler, two of them conversions in chains of dependent instructions. Tried
-// and lost: eight tokens a CTA with five planes in a ring, P · V behind the next block's scores
-// (spills), a third plane in place of the table of magnitudes, raw planes by the copy engine.
+// 35 %): four warps a scheduler, two of them conversions in chains of dependent instructions. A
+// CTA's beginning, until its first block is there, counts too. Tried and lost: eight tokens a CTA
+// with five planes in a ring, P · V behind the next block's scores (spills), the next block's
+// scores behind P · V, a third plane in place of the table of magnitudes, a table for each lane,
+// raw planes by the copy engine.
 //
 // Numerics: cache_fragments.cuh. The outputs of a quarter stay in registers, those merged so far in
 // the result, where only the lane that owns them looks.
@@ -28,6 +30,7 @@
 #include "ops/attention/cuda_prefill_softmax.cuh"
 #include "ops/attention/cuda_prefill_tile.cuh"
 #include "ops/cuda/cache_fragments.cuh"
+#include "ops/cuda/softmax_rows.cuh"
 #include "ops/cuda/token_tiles.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
 
@@ -55,6 +58,7 @@ struct Control {
   TokenTile tile;
   AloneRing alone[kTileTokens];
   std::int32_t num_blocks;
+  std::int32_t num_firsts[kListEntries / 32];
   std::int32_t num_entries[kTileTokens];
   alignas(16) std::int32_t entries[kListEntries];  // the tokens' lists
   std::int32_t pool_rows[kListEntries];
@@ -70,14 +74,15 @@ constexpr int table_bytes(CacheFormat format) {
 constexpr int alone_ring_bytes(CacheFormat format) {
   return is_nvfp4(format) ? kTileTokens * kAlonePlanes * page_bytes(format) : 0;
 }
-/// K, V and queries; or what warps that read alone bring and merge there.
-constexpr int buffer_bytes(CacheFormat format) {
-  const int alone = is_nvfp4(format) ? alone_ring_bytes(format) + kTileTokens * kMergedBytes : 0;
-  return std::max(2 * kOperandBytes + kQueryBytes, alone);
+/// K, V, queries and the producers' ring; or what warps that read alone bring and merge there.
+template <CacheFormat F>
+constexpr int buffer_bytes() {
+  constexpr int kAlone = is_nvfp4(F) ? alone_ring_bytes(F) + kTileTokens * kMergedBytes : 0;
+  return std::max(2 * kOperandBytes + kQueryBytes + RawRing<F>::kBytes, kAlone);
 }
 template <CacheFormat F>
 constexpr int shared_bytes() {
-  constexpr int kBytes = buffer_bytes(F) + table_bytes(F) + static_cast<int>(sizeof(Control));
+  constexpr int kBytes = buffer_bytes<F>() + table_bytes(F) + static_cast<int>(sizeof(Control));
   static_assert(kBytes <= kMaxSharedBytes);
   return kBytes;
 }
@@ -85,6 +90,7 @@ constexpr int shared_bytes() {
 struct Shared {
   std::byte* operands;  // K, V
   std::byte* queries;   // a K-major operand as pages are
+  std::byte* raw;       // the producers' ring
   uint2* table;
   Control* control;
 };
@@ -93,7 +99,8 @@ template <CacheFormat F>
 __device__ Shared carve(std::byte* base) {
   Shared shared{.operands = base};
   shared.queries = base + 2 * kOperandBytes;
-  base += buffer_bytes(F);
+  shared.raw = shared.queries + kQueryBytes;
+  base += buffer_bytes<F>();
   shared.table = reinterpret_cast<uint2*>(base);
   base += table_bytes(F);
   shared.control = reinterpret_cast<Control*>(base);
@@ -120,34 +127,34 @@ __device__ void unite_lists(const AttentionPrefillArgs& args, const TokenTile& t
   }
   ptx::bar_sync(kListBarrier, kListEntries);
   // Only the first entry of a block counts; the others take its place.
-  int num_before = 0;  // entries of the same block
   const int4* const entries = reinterpret_cast<const int4*>(control.entries);
-#pragma unroll 4
-  for (int j = 0; j < kListEntries / 4; ++j) {
-    const int4 other = entries[j];
-    num_before += static_cast<int>(other.x == mine) & static_cast<int>(4 * j < i);
-    num_before += static_cast<int>(other.y == mine) & static_cast<int>(4 * j + 1 < i);
-    num_before += static_cast<int>(other.z == mine) & static_cast<int>(4 * j + 2 < i);
-    num_before += static_cast<int>(other.w == mine) & static_cast<int>(4 * j + 3 < i);
+  const unsigned same = __match_any_sync(~0U, mine);
+  bool is_first = mine >= 0 && (same & ((1U << i % 32) - 1)) == 0;
+  if (i >= 32) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int4 other = entries[j];
+      is_first =
+          is_first && other.x != mine && other.y != mine && other.z != mine && other.w != mine;
+    }
   }
-  const bool is_first = mine >= 0 && num_before == 0;
+  const unsigned firsts = __ballot_sync(~0U, is_first);
+  if (i % 32 == 0) control.num_firsts[i / 32] = __popc(firsts);
   ptx::bar_sync(kListBarrier, kListEntries);
   control.entries[i] = is_first ? mine : INT_MAX;
   ptx::bar_sync(kListBarrier, kListEntries);
   int place = 0;
-  int total = 0;
-#pragma unroll 4
+#pragma unroll
   for (int j = 0; j < kListEntries / 4; ++j) {
     const int4 other = entries[j];
     place += (other.x < mine) + (other.y < mine) + (other.z < mine) + (other.w < mine);
-    total += (other.x < INT_MAX) + (other.y < INT_MAX) + (other.z < INT_MAX) + (other.w < INT_MAX);
   }
   if (mine >= 0) atomicOr(&control.members[place], 1U << token);
   if (is_first) {
     control.blocks[place] = mine;
     control.pool_rows[place] = pool_row;
   }
-  if (i == 0) control.num_blocks = total;
+  if (i == 0) control.num_blocks = control.num_firsts[0] + control.num_firsts[1];
 }
 
 /// The blocks of a tile.
@@ -170,7 +177,7 @@ __device__ void consume(const AttentionPrefillArgs& args, const Shared& shared, 
   for (int i = 0; i < 64; ++i) outputs[i] = 0.0F;
   Quarter quarter;
   quarter.reset();
-  Merged total;
+  MergedRows total;
   int num_read = 0;
   int num_of_quarter = 0;
 
@@ -239,12 +246,12 @@ __device__ void consume_alone(const AttentionPrefillArgs& args, const Shared& sh
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = warp * 16 + lane / 4 + i % 2 * 8;
-      const int chunk = (k & 3) * 2 + i / 2;
-      queries[k][i] = *reinterpret_cast<const std::uint32_t*>(
-          operand + (k >> 2) * (kQueryBytes / 2) + row * 128 + ((chunk ^ (row & 7)) << 4) +
-          (lane & 3) * 4);
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp * 16 + lane / 4 + half * 8;
+      const uint2 places = *reinterpret_cast<const uint2*>(
+          operand + (k >> 2) * (kQueryBytes / 2) + row * 128 + key_place(row & 7, lane & 3, k & 3));
+      queries[k][half] = places.x;
+      queries[k][half + 2] = places.y;
     }
   }
   ptx::fence_proxy_async();
@@ -331,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (thread >= kConsumerThreads) {
     ptx::setmaxnreg_dec<kProducerRegisters>();
     const int last_position = control.tile.first_position + control.tile.num_tokens - 1;
-    produce<F>(args.planes, kv_head, last_position, BlockWalk{control}, shared.operands,
+    produce<F>(args.planes, kv_head, last_position, BlockWalk{control}, shared.operands, shared.raw,
                shared.table, PipeAddresses(control.pipes[0]), PipeAddresses(control.pipes[1]));
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();

@@ -34,15 +34,24 @@ __device__ __forceinline__ void store_queries(const float* q, int group, bool is
     const bool is_row = is_token && head < group;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
+      std::byte* const step = operand + (k >> 2) * (kQueryBytes / 2) + row * 128;
+      if constexpr (F == CacheFormat::kBf16) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float2 x = is_row ? *reinterpret_cast<const float2*>(q + head * kFastDim +
-                                                                   key_dim(F, k, 2 * c + 8 * i))
-                                : make_float2(0.0F, 0.0F);
-        const int chunk = (k & 3) * 2 + i;
-        *reinterpret_cast<std::uint32_t*>(operand + (k >> 2) * (kQueryBytes / 2) + row * 128 +
-                                          ((chunk ^ (row & 7)) << 4) + c * 4) =
-            pack_operands<F>(x.x, x.y);
+        for (int i = 0; i < 2; ++i) {
+          const float2 x = is_row ? *reinterpret_cast<const float2*>(
+                                        q + head * kFastDim + operand_dim(F, k, 2 * c + 8 * i))
+                                  : make_float2(0.0F, 0.0F);
+          const int chunk = (k & 3) * 2 + i;
+          *reinterpret_cast<std::uint32_t*>(step + ((chunk ^ (row & 7)) << 4) + c * 4) =
+              pack_operands<F>(x.x, x.y);
+        }
+      } else {
+        const float4 x =
+            is_row
+                ? *reinterpret_cast<const float4*>(q + head * kFastDim + operand_dim(F, k, 4 * c))
+                : make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+        *reinterpret_cast<uint2*>(step + key_place(row & 7, c, k & 3)) =
+            make_uint2(pack_operands<F>(x.x, x.y), pack_operands<F>(x.z, x.w));
       }
     }
   }

@@ -167,11 +167,11 @@ __device__ __forceinline__ void scale_halves(std::uint32_t bytes, __half2 scales
   second = product(0x3424U);
 }
 
-/// Eight codes, low nibble first, to eight halves in order, in 13 instructions (e4m3) or 17
-/// (exact).
+/// Eight codes, low nibble first, to bytes in order: E4M3, or the high bytes of halves that lack
+/// the scale.
 template <CacheFormat F>
-__device__ __forceinline__ void expand_nvfp4(std::uint32_t codes, const GroupScale<F>& group,
-                                             std::uint32_t (&values)[4]) {
+__device__ __forceinline__ void expand_to_bytes(std::uint32_t codes, const GroupScale<F>& group,
+                                                std::uint32_t (&bytes)[2]) {
   static_assert(is_nvfp4(F));
   constexpr std::uint32_t kSigns = 0x80808080U;
   std::uint32_t low = kHalfMagnitudesLow;
@@ -183,16 +183,23 @@ __device__ __forceinline__ void expand_nvfp4(std::uint32_t codes, const GroupSca
   const std::uint32_t selector = codes & 0x77777777U;
   const std::uint32_t upper = selector >> 16;
   const std::uint32_t shifted = codes << 4;  // the sign of an even nibble at the top of its byte
-  const std::uint32_t a =
-      ptx::prmt(low, high, selector) | (ptx::prmt(shifted, codes, 0x5140U) & kSigns);
-  const std::uint32_t b =
-      ptx::prmt(low, high, upper) | (ptx::prmt(shifted, codes, 0x7362U) & kSigns);
-  if constexpr (F == CacheFormat::kNvfp4E4m3) {
-    ptx::cvt_f16x2_e4m3x2_pairs(a, values[0], values[1]);
-    ptx::cvt_f16x2_e4m3x2_pairs(b, values[2], values[3]);
-  } else {
-    scale_halves(a, group.scale, values[0], values[1]);
-    scale_halves(b, group.scale, values[2], values[3]);
+  bytes[0] = ptx::prmt(low, high, selector) | (ptx::prmt(shifted, codes, 0x5140U) & kSigns);
+  bytes[1] = ptx::prmt(low, high, upper) | (ptx::prmt(shifted, codes, 0x7362U) & kSigns);
+}
+
+/// The same to eight halves, in 13 instructions (e4m3) or 17 (exact).
+template <CacheFormat F>
+__device__ __forceinline__ void expand_nvfp4(std::uint32_t codes, const GroupScale<F>& group,
+                                             std::uint32_t (&values)[4]) {
+  std::uint32_t bytes[2];
+  expand_to_bytes<F>(codes, group, bytes);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if constexpr (F == CacheFormat::kNvfp4E4m3) {
+      ptx::cvt_f16x2_e4m3x2_pairs(bytes[i], values[2 * i], values[2 * i + 1]);
+    } else {
+      scale_halves(bytes[i], group.scale, values[2 * i], values[2 * i + 1]);
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 // One block of 128 cached vectors of 128 values, from the bytes of a cache plane to a wgmma operand
 // in shared memory: 16-bit values, [2 halves of 64 places][128 tokens][128 bytes] in the 128-byte
-// swizzle. Keys become a K-major operand (tokens on N) whose places follow key_dim(); values become
-// an MN-major operand (dims on N) with their dims in order.
+// swizzle. Keys become a K-major operand (tokens on N) whose places follow operand_dim(); values
+// become an MN-major operand (dims on N) with their dims in order.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,19 @@ constexpr int page_bytes(CacheFormat format) {
   return page_data_bytes(format) + page_scale_bytes(format);
 }
 
+/// The dim at place r of k16 step `step` of a key operand: those of key_dim(), but what a lane of a
+/// quad feeds lies side by side. (A step's sum does not depend on the order of its places: equal
+/// bits on Hopper.)
+__host__ __device__ constexpr int operand_dim(CacheFormat format, int step, int r) {
+  if (format == CacheFormat::kBf16) return 16 * step + r;
+  return 32 * (r / 4) + 4 * step + r % 4;
+}
+/// Where in its 128 bytes of the swizzled operand a row (modulo 8) has the four values that quarter
+/// `quarter` of a vector adds to step `step` (modulo 4). Not of bf16.
+__device__ __forceinline__ int key_place(int row, int quarter, int step) {
+  return ((2 * step + (quarter >> 1)) ^ row) << 4 | (quarter & 1) << 3;
+}
+
 /// Starts the copy of a page's data and scales to `raw`, by one thread; one arrival.
 template <CacheFormat F>
 __device__ __forceinline__ void load_page(std::uint32_t raw, const std::byte* data,
@@ -38,14 +51,17 @@ __device__ __forceinline__ void load_page(std::uint32_t raw, const std::byte* da
 }
 
 /// Copies or converts keys by one warp: `kTokens` of them (a multiple of 8) from `first` on (too).
-/// The lanes of a quad share a key, a quarter each, as in mma fragments. Constructed once a thread:
-/// where its words go does not depend on the page.
+/// The lanes of a quad share a key, a quarter each, as in mma fragments; the quads' keys are so
+/// ordered that 16 lanes store to different banks. Constructed once a thread: where its words go
+/// does not depend on the page.
 template <CacheFormat F, int kTokens>
 class KeyConverter {
  public:
   __device__ __forceinline__ explicit KeyConverter(int first) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
-    const int n = lane / 4;  // of token & 7
+    const int quad = lane / 4;
+    // Token & 7, by quad: 0, 3, 4, 7, 1, 2, 5, 6.
+    const int n = ((quad & 2) << 1) | (((quad & 1) * 3) ^ (quad >> 2));
     const int c = lane & 3;
     from_ = (first + n) * vector_bytes(F) + c * (vector_bytes(F) / 4);
     scales_ = page_data_bytes(F) + (first + n) * 8 + c * 2;
@@ -54,7 +70,7 @@ class KeyConverter {
       for (int i = 0; i < 4; ++i) to_[i] = (first + n) * 128 + (((2 * c + i % 2) ^ n) << 4);
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) to_[i] = (first + n) * 128 + ((i ^ n) << 4) + c * 4;
+      for (int i = 0; i < 4; ++i) to_[i] = (first + n) * 128 + key_place(n, c, i);
     }
   }
 
@@ -88,10 +104,10 @@ class KeyConverter {
                          *reinterpret_cast<const uint4*>(from + 16), key);
         }
 #pragma unroll
-        for (int chunk = 0; chunk < 16; ++chunk) {
-          *reinterpret_cast<std::uint32_t*>(operand + to_[chunk % 8] + i * 1024 +
-                                            chunk / 8 * kOperandHalfBytes) =
-              key.operands[chunk / 2][chunk % 2];
+        for (int step = 0; step < 8; ++step) {
+          *reinterpret_cast<uint2*>(operand + to_[step % 4] + i * 1024 +
+                                    step / 4 * kOperandHalfBytes) =
+              make_uint2(key.operands[step][0], key.operands[step][1]);
         }
       }
     }
@@ -100,7 +116,7 @@ class KeyConverter {
  private:
   int from_;
   int scales_;
-  int to_[F == CacheFormat::kBf16 ? 4 : 8];
+  int to_[4];
 };
 
 /// Copies or converts one token's values, one token a thread (of 128). Orders rotate with the token

@@ -86,6 +86,10 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&d)[4], std::ui
 __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+/// 4 bytes, through L1.
+__device__ __forceinline__ void cp_async_ca_4(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -30,6 +30,18 @@ __device__ __forceinline__ int token_tiles_of(std::int32_t num_tokens, int tile_
 /// blocks, so they start first). By one warp.
 __device__ inline TokenTile find_token_tile(const DeviceBatch& batch, int tile_tokens, int index,
                                             bool reversed) {
+  if (batch.num_sequences == 1) {
+    // Known without a look at the sequence, whose fields may arrive later.
+    const int tiles = token_tiles_of(batch.num_tokens, tile_tokens);
+    TokenTile tile{.num_tiles = tiles};
+    if (index >= tiles) return tile;
+    const int offset = (reversed ? tiles - 1 - index : index) * tile_tokens;
+    tile.first_token = offset;
+    tile.num_tokens = min(tile_tokens, batch.num_tokens - offset);
+    tile.first_position = batch.sequences->first_position + offset;
+    tile.block_table = batch.sequences->block_table;
+    return tile;
+  }
   const int lane = threadIdx.x & 31;
   int total = 0;
   for (int s = lane; s < batch.num_sequences; s += 32) {

@@ -27,6 +27,7 @@
 
 #include "ops/cuda/page_operand.cuh"
 #include "ops/cuda/ring_place.cuh"
+#include "ops/cuda/softmax_rows.cuh"
 #include "ops/cuda/token_tiles.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
 #include "ops/index_topk/cuda_prefill_prepare.cuh"
@@ -79,27 +80,16 @@ struct Barriers {
   std::uint64_t ranked[kScoreStages];
 };
 
-/// Largest of a lane's columns in its two rows; NaN never wins.
-__device__ __forceinline__ float2 lane_maxima(const float (&d)[64]) {
-  float best[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) best[i] = fmaxf(best[i], d[4 * j + i]);
-  }
-  return make_float2(fmaxf(best[0], best[1]), fmaxf(best[2], best[3]));
-}
-
-/// The same among the keys that a query sees: `seen` of the block for either row.
-__device__ __forceinline__ float2 lane_maxima(const float (&d)[64], int seen, int seen_below) {
-  float2 best = make_float2(-INFINITY, -INFINITY);
+/// lane_maxima() among the keys that a query sees: `seen` of the block for either row.
+__device__ __forceinline__ RowPair visible_maxima(const float (&d)[64], int seen, int seen_below) {
+  RowPair best = {-INFINITY, -INFINITY};
   const int first = 2 * (threadIdx.x & 3);
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (8 * j + first + i < seen) best.x = fmaxf(best.x, d[4 * j + i]);
-      if (8 * j + first + i < seen_below) best.y = fmaxf(best.y, d[4 * j + 2 + i]);
+      if (8 * j + first + i < seen) best[0] = fmaxf(best[0], d[4 * j + i]);
+      if (8 * j + first + i < seen_below) best[1] = fmaxf(best[1], d[4 * j + 2 + i]);
     }
   }
   return best;
@@ -118,8 +108,9 @@ __device__ void load_queries(const float* index_q, std::int64_t first_row, int r
     for (int k = 0; k < 8; ++k) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float2 x = is_row ? *reinterpret_cast<const float2*>(q + key_dim(F, k, 2 * c + 8 * i))
-                                : make_float2(0.0F, 0.0F);
+        const float2 x =
+            is_row ? *reinterpret_cast<const float2*>(q + operand_dim(F, k, 2 * c + 8 * i))
+                   : make_float2(0.0F, 0.0F);
         a[k][2 * i + half] = pack_operands<F>(x.x, x.y);
       }
     }
@@ -235,7 +226,7 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
     const int row = first_row + 64 * t;
     const int seen = tile.first_position + row / heads + 1 - block * kFastBlockTokens;
     const int seen_below = tile.first_position + (row + 8) / heads + 1 - block * kFastBlockTokens;
-    return lane_maxima(d, seen, seen_below);
+    return visible_maxima(d, seen, seen_below);
   };
   const std::uint32_t operands = ptx::shared_address(shared.operands);
   float* const scores = reinterpret_cast<float*>(shared.scores + first_row) + (lane & 3);
@@ -254,17 +245,17 @@ __device__ void consume(const KernelArgs& k, const TokenTile& tile, const Shared
     float* const out = scores + score_place.slot * (kScoreBytes / 4);
     ptx::wgmma_wait_group<1>();
     ptx::pin_registers(first);
-    float2 best = maxima(first, 0, block);
-    out[0] = best.x;
-    out[8 * 4] = best.y;
+    RowPair best = maxima(first, 0, block);
+    out[0] = best[0];
+    out[8 * 4] = best[1];
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(second);
     if (lane == 0) {
       ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->empty[place.slot]));
     }
     best = maxima(second, 1, block);
-    out[64 * 4] = best.x;
-    out[72 * 4] = best.y;
+    out[64 * 4] = best[0];
+    out[72 * 4] = best[1];
     // Every lane for itself: racecheck does not follow writes that another lane publishes.
     ptx::mbarrier_arrive(ptx::shared_address(&shared.barriers->scored[score_place.slot]));
     place.advance();
