@@ -21,6 +21,11 @@ __device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// Counts as one of those that bar_sync() waits for, without waiting.
+__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /// cp_async_cg, or 16 bytes of zeros instead.
 __device__ __forceinline__ void cp_async_cg_or_zero(std::uint32_t shared, const void* global,
                                                     bool reads) {

@@ -3,22 +3,22 @@
 //
 // Floor: K and V of the window once, 2 · 4104 · 128 bytes for each (sequence, KV head): 134 MB or
 // 31.6 us at 4.25 TB/s for 32 sequences of 4 heads. The matrix unit needs 34.4 GFLOP for those
-// rows: 33 us at 1.98 GHz.
+// rows: 33 us at 1.98 GHz, 45 us at the rate that large products reach (790 TFLOP/s).
 //
-// One producer warpgroup copies pages of the cache (bulk copies, some pages ahead), converts each
-// once to fp16 operands in shared memory, and puts the block's own K and V at their positions
-// behind the context. Two consumer warpgroups of 64 rows multiply: each issues the values of a page
-// together with the scores of the next, and while it is in its softmax the other has the matrix
-// unit.
+// One producer warpgroup loads the cache's pages, converts each once to fp16 operands in shared
+// memory, and puts the block's own K and V at their positions behind the context. Two consumer
+// warpgroups of 64 rows multiply in turns: each issues the scores of a page together with the
+// values of the page before.
 //
 // Numerics. Operands fp16 (E4M3 exactly; Q, own K, own V and P to the nearest), sums fp32. Pages
 // are those of positions [first, P + K), first being the oldest that the tile's first token sees;
-// they are cut in quarters of ceil(pages / 4). Within a quarter, halves of pages in ascending
-// order: m' = max(m, largest visible score), p = probability(s, m' · factor, factor), 0 where
-// hidden; o = o · alpha, then one chain over the page's eight k16 steps of keys; of a row's sum
-// each of four lanes has keys 8j + 2c and 8j + 2c + 1, added in two chains, then l = fma(l, alpha,
-// s). Quarters are merged in ascending order as cache_fragments.cuh has it. So the result depends
-// on the block alone, and not on whether one CTA takes all quarters or four take one each.
+// they are cut in quarters of ceil(pages / 4). Within a quarter, pages in ascending order:
+// m' = the largest visible score where that exceeds m by kSlack, else m; p = probability(s,
+// m' · factor, factor), 0 where hidden; o = o · alpha, then one chain over the page's eight k16
+// steps of keys; of a row's sum each of four lanes has keys 8j + 2c and 8j + 2c + 1, added in two
+// chains, then l = fma(l, alpha, s). Quarters are merged in ascending order as cache_fragments.cuh
+// has it. So the result depends on the block alone, and not on whether one CTA takes all quarters
+// or four take one each.
 #include "ops/draft_attention/cuda_block.h"
 
 #include <cooperative_groups.h>
@@ -27,201 +27,45 @@
 
 #include "ops/cuda/check.h"
 #include "ops/cuda/launch.cuh"
-#include "ops/cuda/page_operand.cuh"
 #include "ops/cuda/ring_place.cuh"
 #include "ops/cuda/wgmma_f16.cuh"
+#include "ops/draft_attention/cuda_block_produce.cuh"
 #include "ops/draft_attention/cuda_block_softmax.cuh"
-#include "ops/draft_attention/draft_attention.h"
+#include "ops/draft_attention/cuda_block_tile.cuh"
 
 namespace winnow::cuda {
 namespace {
 
 using namespace draft_block;
 
-constexpr CacheFormat kFormat = CacheFormat::kFp8;
-constexpr int kTileTokens = 8;
-constexpr int kRowsPerToken = 16;
-constexpr int kStages = 2;     // converted pages of K, and of V
-constexpr int kRawStages = 3;  // pages of each on their way
-constexpr int kQuarters = 4;
-constexpr int kConsumerThreads = 256;
-constexpr int kProducerThreads = 128;
-constexpr int kThreads = kConsumerThreads + kProducerThreads;
-constexpr int kConsumerWarps = kConsumerThreads / 32;
 constexpr int kConsumerBarrier = 1;
+constexpr int kQueryBarrier = 3;  // and the next: one a warpgroup
+constexpr int kTurnBarrier = 5;   // likewise: its turn to issue products
 // Of the 168 a thread that the kernel starts with, 504 for the three warpgroups.
-static_assert(2 * 216 + 72 == 3 * 168);
-constexpr int kProducerRegisters = 72;
-constexpr int kConsumerRegisters = 216;
+static_assert(2 * 200 + 104 == 3 * 168);
+constexpr int kProducerRegisters = 104;
+constexpr int kConsumerRegisters = 200;
 
-/// K (0) or V (1) on its way: raw in shared memory, then converted.
-struct Pipe {
-  std::uint64_t raw_full[kRawStages];
-  std::uint64_t full[kStages];
-  std::uint64_t empty[kStages];
-};
-
-/// A row's softmax of one quarter, for the other CTAs of the cluster.
-struct RowState {
-  float maximum;
-  float sum;
-};
-
-struct Shared {
-  alignas(1024) std::byte operands[2][kStages][kOperandBytes];  // later: a quarter's outputs
-  std::byte raw[2][kRawStages][page_bytes(kFormat)];
-  Pipe pipes[2];
-  RowState rows[kTileTokens * kRowsPerToken];
-};
-static_assert(sizeof(Shared) <= 227 * 1024);
-static_assert(sizeof(Shared::operands) >= kTileTokens * kRowsPerToken * kFastDim * sizeof(float));
-
-/// What one CTA works on.
-struct Tile {
-  ops::SequenceSlice slice;
-  std::int32_t first = 0;   // token of the block
-  std::int32_t count = 0;   // tokens
-  std::int32_t oldest = 0;  // position that the first of them sees
-  std::int32_t first_page = 0;
-  std::int32_t num_pages = 0;  // of all quarters
-  std::int32_t begin = 0;      // of this CTA, from first_page on
-  std::int32_t end = 0;
-  int kv_head = 0;
-
-  __device__ std::int32_t block_end() const { return slice.first_position + slice.num_tokens; }
-  __device__ std::int32_t pages_of_quarter() const {
-    return (num_pages + kQuarters - 1) / kQuarters;
-  }
-};
-
-/// The oldest position that token `token` of the block sees: its own block is never hidden.
-__device__ __forceinline__ std::int32_t oldest_seen(const ops::SequenceSlice& slice,
-                                                    std::int32_t token, std::int32_t window) {
-  return min(ops::first_visible(slice.first_position + token, window), slice.first_position);
-}
-
-template <int kCluster>
-__device__ Tile find_tile(const DraftBlockArgs& args) {
-  Tile tile;
-  const int tiles = (args.max_slice_tokens + kTileTokens - 1) / kTileTokens;
-  tile.slice = args.batch.sequences[static_cast<int>(blockIdx.z) / tiles];
-  tile.first = static_cast<int>(blockIdx.z) % tiles * kTileTokens;
-  tile.count = min(kTileTokens, tile.slice.num_tokens - tile.first);
-  tile.kv_head = static_cast<int>(blockIdx.y);
-  if (tile.count <= 0) return tile;
-  tile.oldest = oldest_seen(tile.slice, tile.first, args.window);
-  tile.first_page = tile.oldest / kFastBlockTokens;
-  tile.num_pages = (tile.block_end() - 1) / kFastBlockTokens - tile.first_page + 1;
-  tile.end = tile.num_pages;
-  if constexpr (kCluster == kQuarters) {
-    const std::int32_t quarter = tile.pages_of_quarter();
-    tile.begin = min(static_cast<int>(blockIdx.x) * quarter, tile.num_pages);
-    tile.end = min(tile.begin + quarter, tile.num_pages);
-  }
-  return tile;
-}
-
-/// The block's own tokens of the page that begins at `first_position`, from `qkv` into an operand.
-/// By the producers.
-__device__ void write_own(const DraftBlockArgs& args, const Tile& tile, int head,
-                          std::int32_t first_position, std::byte* operand) {
-  constexpr int kPairs = kFastDim / 2;
-  constexpr float kLargest = 65504.0F;
-  const ops::SequenceSlice& slice = tile.slice;
-  const std::int32_t begin = max(slice.first_position - first_position, 0);
-  const std::int32_t end = min(tile.block_end() - first_position, kFastBlockTokens);
-  const std::int64_t width = std::int64_t{args.shape.num_heads + 2 * args.shape.num_kv_heads};
-  const float* const from = args.qkv + (slice.first_token * width + head) * kFastDim;
-  const int thread = static_cast<int>(threadIdx.x) % kProducerThreads;
-#pragma unroll 4
-  for (int i = thread; i < (end - begin) * kPairs; i += kProducerThreads) {
-    const int slot = begin + i / kPairs;
-    const int pair = i % kPairs;
-    const std::int64_t token = first_position + slot - slice.first_position;
-    const float2 x = *reinterpret_cast<const float2*>(from + token * width * kFastDim + 2 * pair);
-    *reinterpret_cast<std::uint32_t*>(operand + pair / 32 * kOperandHalfBytes + slot * 128 +
-                                      ((pair % 32 / 4 ^ slot % 8) << 4) + pair % 4 * 4) =
-        pack_operands<kFormat>(fminf(fmaxf(x.x, -kLargest), kLargest),
-                               fminf(fmaxf(x.y, -kLargest), kLargest));
-  }
-}
-
-__device__ void produce(const DraftBlockArgs& args, const Tile& tile, Shared& shared) {
-  const int thread = static_cast<int>(threadIdx.x) % kProducerThreads;
-  const std::int32_t context = tile.slice.first_position;
-  const auto position_of = [&](std::int32_t page) {
-    return (tile.first_page + page) * kFastBlockTokens;
-  };
-  const auto load = [&](std::int32_t page, int slot) {
-    if (page >= tile.end || position_of(page) >= context) return;
-    const std::byte* const row = args.planes.row(tile.slice.block_table[tile.first_page + page]);
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const HeadPlanes& plane = part == 0 ? args.planes.k : args.planes.v;
-      load_page<kFormat>(ptx::shared_address(shared.raw[part][slot]),
-                         row + plane.data(tile.kv_head, 0), nullptr,
-                         ptx::shared_address(&shared.pipes[part].raw_full[slot]));
-    }
-  };
-  if (thread == 0) {
-    for (int i = 0; i < kRawStages - 1; ++i) load(tile.begin + i, i);
-  }
-  bool has_waited = false;
-  const ValueConverter<kFormat> convert(thread);
-  RingPlace<kRawStages> raw;
-  RingPlace<kStages> place;
-  int load_slot = kRawStages - 1;
-  for (std::int32_t page = tile.begin; page < tile.end; ++page) {
-    ptx::bar_sync(kConsumerBarrier + 1, kProducerThreads);  // the page before has been read
-    if (thread == 0) load(page + kRawStages - 1, load_slot);
-    if (++load_slot == kRawStages) load_slot = 0;
-    const std::int32_t first = position_of(page);
-    const std::int32_t position = first + thread;
-    const bool is_own = position >= context && position < tile.block_end();
-    const bool is_cached = position >= tile.oldest && position < context;
-    const bool has_own = first + kFastBlockTokens > context;
-    if (has_own && !has_waited) {
-      ptx::griddepcontrol_wait();
-      has_waited = true;
-    }
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      Pipe& pipe = shared.pipes[part];
-      if (first < context) {
-        ptx::mbarrier_wait_parity(ptx::shared_address(&pipe.raw_full[raw.slot]), raw.parity);
-      }
-      ptx::mbarrier_wait_parity(ptx::shared_address(&pipe.empty[place.slot]), place.parity ^ 1);
-      std::byte* const operand = shared.operands[part][place.slot];
-      if (!is_own) convert(shared.raw[part][raw.slot], nullptr, is_cached, operand);
-      if (has_own) {
-        const int head = args.shape.num_heads + part * args.shape.num_kv_heads + tile.kv_head;
-        write_own(args, tile, head, first, operand);
-      }
-      ptx::fence_proxy_async();
-      __syncwarp();
-      if (thread % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.full[place.slot]));
-    }
-    raw.advance();
-    place.advance();
-  }
-}
-
-/// The 16 rows of a warp's token as A operands, zeros where there is none.
-__device__ __forceinline__ void load_queries(const float* q, int group, bool is_token,
-                                             std::uint32_t (&queries)[8][4]) {
+/// The 16 rows of a warp's token in the A operand of its warpgroup, zeros where there is none.
+__device__ __forceinline__ void store_queries(const float* q, int group, bool is_token,
+                                              std::byte* operand) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 % 4 * kRowsPerToken;
+  const int chunk = lane & 15;  // eight dims
 #pragma unroll
-  for (int step = 0; step < 8; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int head = lane / 4 + 8 * (i % 2);
-      float2 x = make_float2(0.0F, 0.0F);
-      if (is_token && head < group) {
-        x = *reinterpret_cast<const float2*>(q + head * kFastDim + 16 * step + 2 * (lane & 3) +
-                                             8 * (i / 2));
-      }
-      queries[step][i] = pack_operands<kFormat>(x.x, x.y);
+  for (int i = 0; i < kRowsPerToken / 2; ++i) {
+    const int head = 2 * i + lane / 16;
+    const int row = first_row + head;
+    float4 x[2] = {make_float4(0.0F, 0.0F, 0.0F, 0.0F), make_float4(0.0F, 0.0F, 0.0F, 0.0F)};
+    if (is_token && head < group) {
+      const auto* const from = reinterpret_cast<const float4*>(q + head * kFastDim + chunk * 8);
+      x[0] = from[0];
+      x[1] = from[1];
     }
+    *reinterpret_cast<uint4*>(operand + chunk / 8 * kQueryHalfBytes + row * 128 +
+                              ((chunk % 8 ^ row % 8) << 4)) =
+        make_uint4(pack_operands<kFormat>(x[0].x, x[0].y), pack_operands<kFormat>(x[0].z, x[0].w),
+                   pack_operands<kFormat>(x[1].x, x[1].y), pack_operands<kFormat>(x[1].z, x[1].w));
   }
 }
 
@@ -243,41 +87,56 @@ class Consumer {
   __device__ void run() {
     const std::int64_t width = args_.shape.num_heads + 2 * args_.shape.num_kv_heads;
     const std::int64_t row = (tile_.slice.first_token + token_) * width + tile_.kv_head * group_;
-    load_queries(args_.qkv + row * kFastDim, group_, is_token_, queries_);
-    const std::int32_t quarter = tile_.pages_of_quarter();
+    const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+    std::byte* const queries = shared_.queries[warpgroup];
+    store_queries(args_.qkv + row * kFastDim, group_, is_token_, queries);
+    ptx::fence_proxy_async();
+    ptx::bar_sync(kQueryBarrier + warpgroup, 128);
+    queries_ = ptx::swizzled_descriptor(ptx::shared_address(queries), 1024);
     state_.reset();
 #pragma unroll
     for (int i = 0; i < 64; ++i) outputs_[i] = 0.0F;
-    Merged merged;
-    std::int32_t page = tile_.begin;
-    while (page < tile_.end) {
-      const std::int32_t quarter_end = min((page / quarter + 1) * quarter, tile_.end);
-      ptx::wgmma_fence();
-      issue_scores();
-      end_scores();
-      weigh(page);
-      for (++page; page < quarter_end; ++page) {
-        ptx::wgmma_fence();
-        issue_values();
-        ptx::wgmma_wait_group<0>();
-        end_values();
-        ptx::wgmma_fence();
-        issue_scores();
-        end_scores();
-        weigh(page);
-      }
-      ptx::wgmma_fence();
-      issue_values();
-      ptx::wgmma_wait_group<0>();
-      end_values();
+    const std::int32_t quarter = tile_.pages_of_quarter();
+    MergedRows merged;
+    for (std::int32_t page = tile_.begin; page < tile_.end;) {
+      const std::int32_t end = min((page / quarter + 1) * quarter, tile_.end);
+      if (threadIdx.x >= 128 && page + 1 < end) ptx::bar_arrive(kTurnBarrier, kConsumerThreads);
+      attend(page, end);
+      page = end;
       if constexpr (kCluster == 1) {
-        merged.add(state_, outputs_, factor_, page == tile_.end, out_rows(), group_, is_token_);
+        merged.add(state_, outputs_, factor_, page == tile_.end, out_rows(), is_token_ ? group_ : 0,
+                   [] {});
       }
     }
     if constexpr (kCluster == kQuarters) write_quarter();
   }
 
  private:
+  /// Pages [begin, end) of a quarter. The values of a page are multiplied while the softmax of the
+  /// next one begins.
+  __device__ __forceinline__ void attend(std::int32_t begin, std::int32_t end) {
+    issue_scores();
+    end_scores<0>();
+    weigh(begin);
+    pack(scores_, p_);
+    for (std::int32_t page = begin + 1; page < end; ++page) {
+      const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+      ptx::bar_sync(kTurnBarrier + warpgroup, kConsumerThreads);
+      issue_scores();
+      issue_values();
+      if (warpgroup == 0 || page + 1 < end) {
+        ptx::bar_arrive(kTurnBarrier + 1 - warpgroup, kConsumerThreads);
+      }
+      end_scores<1>();
+      const RowPair alpha = weigh(page);
+      end_values();
+      rescale_outputs(alpha);
+      pack(scores_, p_);
+    }
+    issue_values();
+    end_values();
+  }
+
   __device__ __forceinline__ float* out_rows() const {
     const std::int64_t head =
         (std::int64_t{tile_.slice.first_token} + token_) * args_.shape.num_heads +
@@ -295,16 +154,20 @@ class Consumer {
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared_.pipes[0].full[keys_.slot]),
                               keys_.parity);
     const std::uint64_t b = operand(0, keys_.slot, 16);
+    ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int offset = (k / 4) * kOperandHalfBytes + (k % 4) * 32;
-      ptx::wgmma_m64n128k16<false, false>(scores_, queries_[k], b + (offset >> 4), k > 0);
+      const int query_offset = (k / 4) * kQueryHalfBytes + (k % 4) * 32;
+      ptx::wgmma_m64n128k16<false>(scores_, queries_ + (query_offset >> 4), b + (offset >> 4),
+                                   k > 0);
     }
     ptx::wgmma_commit_group();
   }
-  /// Waits for whatever was issued.
+  /// Waits for all but the last kPending products that were issued.
+  template <int kPending>
   __device__ __forceinline__ void end_scores() {
-    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_wait_group<kPending>();
     ptx::pin_registers(scores_);
     if (lane_ == 0) {
       ptx::mbarrier_arrive(ptx::shared_address(&shared_.pipes[0].empty[keys_.slot]));
@@ -317,6 +180,8 @@ class Consumer {
     ptx::mbarrier_wait_parity(ptx::shared_address(&shared_.pipes[1].full[values_.slot]),
                               values_.parity);
     const std::uint64_t b = operand(1, values_.slot, kOperandHalfBytes);
+    ptx::pin_registers(outputs_);
+    ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       ptx::wgmma_m64n128k16<false, true>(outputs_, p_[k], b + (k * 16 * 128 >> 4), 1);
@@ -324,6 +189,7 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void end_values() {
+    ptx::wgmma_wait_group<0>();
     ptx::pin_registers(outputs_);
     if (lane_ == 0) {
       ptx::mbarrier_arrive(ptx::shared_address(&shared_.pipes[1].empty[values_.slot]));
@@ -331,14 +197,15 @@ class Consumer {
     values_.advance();
   }
 
-  /// Scores become P, and the outputs relative to the new maximum.
-  __device__ __forceinline__ void weigh(std::int32_t page) {
+  /// Scores become weights; returns what the outputs are to be multiplied by.
+  __device__ __forceinline__ RowPair weigh(std::int32_t page) {
     const std::int32_t first = (tile_.first_page + page) * kFastBlockTokens;
-    float alpha[2];
-    state_.weigh(scores_, oldest_ - first, tile_.block_end() - first, factor_, alpha);
+    return state_.weigh(scores_, oldest_ - first, tile_.block_end() - first, factor_);
+  }
+  __device__ __forceinline__ void rescale_outputs(const RowPair& alpha) {
+    if (!__any_sync(~0U, alpha[0] != 1.0F || alpha[1] != 1.0F)) return;
 #pragma unroll
     for (int i = 0; i < 64; ++i) outputs_[i] = __fmul_rn(outputs_[i], alpha[i / 2 % 2]);
-    pack(scores_, p_);
   }
 
   /// For the cluster: outputs [row][128], and the rows' states.
@@ -368,10 +235,10 @@ class Consumer {
   int group_;
   std::int32_t oldest_;
   float factor_;
+  std::uint64_t queries_ = 0;  // descriptor
   RingPlace<kStages> keys_;
   RingPlace<kStages> values_;
   QuarterState state_;
-  std::uint32_t queries_[8][4];
   std::uint32_t p_[8][4];
   float scores_[64];
   float outputs_[64];
@@ -422,9 +289,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   if (threadIdx.x == 0) {
     for (Pipe& pipe : shared.pipes) {
-      for (std::uint64_t& barrier : pipe.raw_full) {
-        ptx::mbarrier_init(ptx::shared_address(&barrier), 1);
-      }
       for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(ptx::shared_address(&pipe.full[i]), kProducerThreads / 32);
         ptx::mbarrier_init(ptx::shared_address(&pipe.empty[i]), kConsumerWarps);

@@ -2,14 +2,18 @@
 // layout of wgmma accumulators. Included by cuda_block.cu alone.
 #pragma once
 
-#include "ops/cuda/cache_fragments.cuh"
+#include "ops/cuda/softmax_rows.cuh"
 
 namespace winnow::cuda::draft_block {
 
+/// Weights are relative to a reference that follows a row's maximum once that is 2^kSlack larger:
+/// outputs are rarely rescaled, and no weight exceeds 2^kSlack.
+inline constexpr float kSlack = 8.0F;
+
 /// The running softmax of a lane's two rows in one quarter.
 struct QuarterState {
-  float maximum[2];
-  float sums[2];  // over this lane's keys
+  RowPair maximum;  // the reference
+  RowPair sums;     // over this lane's keys
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
@@ -20,33 +24,23 @@ struct QuarterState {
   }
 
   /// The whole row's sum, in every lane of the quad.
-  __device__ __forceinline__ float sum(int r) const {
-    const float x = sums[r] + __shfl_xor_sync(~0U, sums[r], 1);
-    return x + __shfl_xor_sync(~0U, x, 2);
-  }
+  __device__ __forceinline__ float sum(int r) const { return quad_sum(sums[r]); }
 
-  /// Scores of a page become weights; keys outside [first, end) are hidden. `alpha` scales
-  /// what was.
-  __device__ __forceinline__ void weigh(float (&scores)[64], int first, int end, float factor,
-                                        float (&alpha)[2]) {
-    if (first > 0 || end < kFastBlockTokens) hide(scores, first, end);
-    float best[4] = {scores[0], scores[1], scores[2], scores[3]};
-#pragma unroll
-    for (int j = 1; j < 16; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) best[i] = fmaxf(best[i], scores[4 * j + i]);
-    }
-    float scaled[2];
+  /// Scores of a page become weights; keys outside [first, end) are hidden. Returns what scales the
+  /// outputs before.
+  __device__ __forceinline__ RowPair weigh(float (&scores)[64], int first, int end, float factor) {
+    if (first > 0 || end < kFastBlockTokens) hide_columns(scores, first, end);
+    const RowPair best = row_maxima(scores);
+    RowPair scaled;
+    RowPair alpha;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float x = fmaxf(best[2 * r], best[2 * r + 1]);
-      x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-      x = fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-      x = fmaxf(x, maximum[r]);
+      const float before = __fmul_rn(maximum[r], factor);
+      const bool follows = __fmul_rn(best[r], factor) > __fadd_rn(before, kSlack);
+      if (follows) maximum[r] = best[r];
       // Nothing seen yet: every weight is to be 0, not NaN.
-      scaled[r] = x == kNegativeInfinity ? 0.0F : __fmul_rn(x, factor);
-      alpha[r] = probability(maximum[r], scaled[r], factor);
-      maximum[r] = x;
+      scaled[r] = maximum[r] == kNegativeInfinity ? 0.0F : __fmul_rn(maximum[r], factor);
+      alpha[r] = follows ? ptx::ex2_approx_ftz(__fsub_rn(before, scaled[r])) : 1.0F;
     }
     float added[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll
@@ -62,19 +56,7 @@ struct QuarterState {
     for (int r = 0; r < 2; ++r) {
       sums[r] = __fmaf_rn(sums[r], alpha[r], __fadd_rn(added[2 * r], added[2 * r + 1]));
     }
-  }
-
- private:
-  __device__ __forceinline__ static void hide(float (&scores)[64], int first, int end) {
-    const int own = 2 * (static_cast<int>(threadIdx.x) & 3);
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = 8 * j + own + i % 2;
-        if (key < first || key >= end) scores[4 * j + i] = kNegativeInfinity;
-      }
-    }
+    return alpha;
   }
 };
 
@@ -89,49 +71,5 @@ __device__ __forceinline__ void pack(const float (&weights)[64], std::uint32_t (
     }
   }
 }
-
-/// Quarters that one CTA merged so far: maxima and sums in registers, outputs in the result itself,
-/// where each belongs to one lane.
-struct Merged {
-  MergedSoftmax rows[2];
-  bool is_empty = true;
-
-  /// Adds a quarter and clears it; the last one also normalises. `out`: the token's first head.
-  __device__ __forceinline__ void add(QuarterState& state, float (&outputs)[64], float factor,
-                                      bool is_last, float* out, int group, bool is_token) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool is_seen = state.maximum[r] > kNegativeInfinity;
-      float a, b;
-      rows[r].add(state.maximum[r], state.sum(r), factor, a, b);
-      const float normalizer = is_last ? rows[r].normalizer() : 1.0F;
-      const int head = lane / 4 + 8 * r;
-      const bool is_row = is_token && head < group;
-      float* const row = out + head * kFastDim + 2 * (lane & 3);
-      float2 before[16];
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        before[j] = is_row && !is_empty ? *reinterpret_cast<const float2*>(row + 8 * j)
-                                        : make_float2(0.0F, 0.0F);
-      }
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        float& x = outputs[4 * j + 2 * r];
-        float& y = outputs[4 * j + 2 * r + 1];
-        float2 total = before[j];
-        if (is_seen) {
-          total = {__fmaf_rn(x, b, __fmul_rn(total.x, a)), __fmaf_rn(y, b, __fmul_rn(total.y, a))};
-        }
-        total = {__fmul_rn(total.x, normalizer), __fmul_rn(total.y, normalizer)};
-        x = 0.0F;
-        y = 0.0F;
-        if (is_row) *reinterpret_cast<float2*>(row + 8 * j) = total;
-      }
-    }
-    is_empty = false;
-    state.reset();
-  }
-};
 
 }  // namespace winnow::cuda::draft_block
