@@ -143,17 +143,11 @@ class QuarterAttention {
     const auto head = static_cast<int>(threadIdx.x >> 3U);
     const auto dim = static_cast<int>(threadIdx.x & 7U) * 4;
     if (head >= heads) return;
-    float maxima[kQuarters], sums[kQuarters];
-    float4 parts[kQuarters];
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) {
-      const float2 both = *shared_.sent_maximum_and_sum(i, head);
-      maxima[i] = both.x;
-      sums[i] = both.y;
-      parts[i] = *reinterpret_cast<const float4*>(shared_.sent(i, head) + dim);
-    }
     *reinterpret_cast<float4*>(out + head * kFastDim + quarter * S::kSentDims + dim) =
-        merge_parts(maxima, sums, parts, factor_);
+        merge_parts(factor_, [&](int i) -> QuarterPart {
+          const float2 both = *shared_.sent_maximum_and_sum(i, head);
+          return {both.x, both.y, *reinterpret_cast<const float4*>(shared_.sent(i, head) + dim)};
+        });
   }
 
  private:
@@ -421,34 +415,18 @@ template <CacheFormat F, int kEarlyValues>
 __device__ __forceinline__ void attend_quarter_of_cluster(const AttentionDecodeArgs& args,
                                                           QuarterShared<F, kEarlyValues>& shared,
                                                           int token, int kv_head, int quarter) {
-  const ops::AttentionShape& shape = args.shape;
-  const int lane = static_cast<int>(threadIdx.x & 31U);
-  const std::int32_t position = args.batch.positions[token];
-  const ops::SequenceSlice slice = args.batch.sequences[args.batch.sequence_of[token]];
-  const int heads = shape.num_heads / shape.num_kv_heads;
-  const std::int64_t first_head = std::int64_t{token} * shape.num_heads + kv_head * heads;
-
-  QuarterAttention<F, kEarlyValues> attention(args.planes, kv_head, position,
+  const QuarterTask task = quarter_task(args, token, kv_head);
+  QuarterAttention<F, kEarlyValues> attention(args.planes, kv_head, task.position,
                                               softmax_factor(args.scale), shared);
-  const QuarterQueries queries = attention.load_queries(args.q + first_head * kFastDim, heads);
-  // The lists come from the launch before; that one began after the queries and pages were written.
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
-  if (slice.num_tokens > kAttentionDecodeTokens) return;
-  const int entries = quarter_entries(shape.top_k_blocks);
-  const int entry = quarter * entries + lane;
-  std::int32_t block = -1;
-  if (lane < entries && entry < shape.top_k_blocks) {
-    block =
-        args.blocks[(std::int64_t{token} * shape.num_index_heads + kv_head) * shape.top_k_blocks +
-                    entry];
-  }
-  const std::int32_t row = block >= 0 ? slice.block_table[block] : 0;
-  const int count = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
+  // The launch before began after queries and pages were written.
+  const QuarterQueries queries =
+      attention.load_queries(args.q + task.first_head * kFastDim, task.heads);
+  QuarterList list;
+  if (!wait_for_list(args, task, token, kv_head, quarter, list)) return;
   __syncthreads();
-  attention.prefetch(row, count);
-  attention.run(queries, block, count, quarter);
-  attention.merge(args.out + first_head * kFastDim, heads, quarter);
+  attention.prefetch(list.row, list.count);
+  attention.run(queries, list.block, list.count, quarter);
+  attention.merge(args.out + task.first_head * kFastDim, task.heads, quarter);
 }
 
 }  // namespace winnow::cuda
