@@ -78,4 +78,26 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], std::uint64_t a
 
 #undef WINNOW_WGMMA_M64N128K16
 
+/// Descriptor of an operand without a swizzle: core matrices of 8 rows × 16 bytes, `along_k` bytes
+/// apart in k and `along_n` in the rows' direction.
+__device__ __forceinline__ std::uint64_t core_matrix_descriptor(std::uint32_t address,
+                                                                std::uint32_t along_k,
+                                                                std::uint32_t along_n) {
+  return std::uint64_t{(address & 0x3FFFFU) >> 4} | std::uint64_t{along_k >> 4} << 16 |
+         std::uint64_t{along_n >> 4} << 32;
+}
+
+/// d (64 × 32) = A · B, plus d when it accumulates; halves.
+__device__ __forceinline__ void wgmma_m64n32k16_f16(float (&d)[16], const std::uint32_t (&a)[4],
+                                                    std::uint64_t b, bool accumulates) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %21, 0; "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+      "%10, %11, %12, %13, %14, %15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulates)));
+}
+
 }  // namespace winnow::cuda::ptx

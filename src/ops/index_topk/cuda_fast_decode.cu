@@ -10,12 +10,13 @@
 namespace winnow::cuda {
 namespace {
 
-template <CacheFormat F, int kColumns>
-__global__ __launch_bounds__(kIndexThreads, 1) void sm90_index_decode(
+template <CacheFormat F, int kColumns, typename Tiles>
+__global__ __launch_bounds__(32 * Tiles::kWarps, 1) void sm90_index_decode(
     const __grid_constant__ IndexDecodeProblem problem) {
   extern __shared__ __align__(128) std::byte bytes[];
-  score_index_ranges(problem, *reinterpret_cast<IndexShared<F, kColumns>*>(bytes),
-                     static_cast<std::int32_t>(blockIdx.x), static_cast<std::int32_t>(gridDim.x));
+  score_index_segments<F>(problem, *reinterpret_cast<IndexShared<kColumns, Tiles>*>(bytes),
+                          static_cast<std::int32_t>(blockIdx.x),
+                          static_cast<std::int32_t>(gridDim.x));
 }
 
 __global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
@@ -23,6 +24,9 @@ __global__ __launch_bounds__(kSelectThreads) void sm90_index_select(
   __shared__ SelectShared shared;
   select_index_row(problem, shared, static_cast<std::int32_t>(blockIdx.x));
 }
+
+// Blocks of all sequences together from which wgmma pays.
+constexpr std::int64_t kGroupBlocks = 4096;
 
 int columns_of(const IndexDecodeArgs& args) {
   const int rows = std::min(args.max_slice_tokens, kIndexDecodeTokens) * args.shape.num_index_heads;
@@ -40,17 +44,17 @@ std::int32_t row_stride_of(const IndexDecodeArgs& args) {
   return (blocks + 31) / 32 * 32;
 }
 
-template <CacheFormat F, int kColumns>
+template <CacheFormat F, int kColumns, typename Tiles>
 void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
-  constexpr std::size_t kBytes = sizeof(IndexShared<F, kColumns>);
+  constexpr std::size_t kBytes = sizeof(IndexShared<kColumns, Tiles>);
   static_assert(kBytes <= 227 * 1024);
-  const auto kernel = sm90_index_decode<F, kColumns>;
+  const auto kernel = sm90_index_decode<F, kColumns, Tiles>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "cudaFuncSetAttribute");
   launch_overlapping(kernel,
                      {.grid = dim3(static_cast<unsigned>(problem.args.num_multiprocessors)),
-                      .block = dim3(kIndexThreads),
+                      .block = dim3(32 * Tiles::kWarps),
                       .shared_bytes = kBytes},
                      stream, problem, "sm90_index_decode");
   const auto rows = problem.args.batch.num_tokens * problem.args.shape.num_index_heads;
@@ -63,11 +67,16 @@ template <CacheFormat F>
 void launch(const IndexDecodeProblem& problem, CUstream_st* stream) {
   switch (columns_of(problem.args)) {
     case 8:
-      return launch<F, 8>(problem, stream);
+      return launch<F, 8, IndexWarpTiles<F, 8>>(problem, stream);
     case 16:
-      return launch<F, 16>(problem, stream);
+      return launch<F, 16, IndexWarpTiles<F, 16>>(problem, stream);
     default:
-      return launch<F, 32>(problem, stream);
+      if constexpr (is_nvfp4(F)) {
+        if (problem.num_items * std::int64_t{problem.row_stride} >= kGroupBlocks) {
+          return launch<F, 32, IndexGroupTiles<F>>(problem, stream);
+        }
+      }
+      return launch<F, 32, IndexWarpTiles<F, 32>>(problem, stream);
   }
 }
 

@@ -119,8 +119,12 @@ __device__ inline void select_index_row(const IndexDecodeProblem& problem, Selec
   const int count = max(0, last - shape.local_blocks - shape.init_blocks + 1);
   const std::uint32_t* const scores = problem.scores + std::int64_t{row} * problem.row_stride;
   const auto* const fours = reinterpret_cast<const uint4*>(scores);
+  // The next launch may begin beside this one: it waits for this one in turn. Not with few rows:
+  // attention's few CTAs would crowd on the multiprocessors that the scores do not use.
+  const bool is_early = static_cast<int>(gridDim.x) >= args.num_multiprocessors;
+  if (is_early) ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
+  if (!is_early) ptx::griddepcontrol_launch_dependents();
   if (num_tokens > kIndexDecodeTokens) return;
 
   // Those beyond the end as 0, which is never chosen.
