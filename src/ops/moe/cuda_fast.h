@@ -95,7 +95,7 @@ struct Workspace {
   std::int32_t* num_active = nullptr;  // [2]: entries; for decode, groups of eight tokens in them
   std::byte* inputs = nullptr;         // bf16 [num_tokens][hidden]; for decode as operand_index()
   std::byte* activations = nullptr;    // bf16 [num_slots][max_width], likewise
-  float* outputs = nullptr;            // [num_slots][hidden]
+  float* outputs = nullptr;            // [num_slots][hidden]; prefill: output_row()
   std::uint32_t* counters = nullptr;   // zero before and after
   // Prefill only. Rows that wgmma reads lie as it wants them in shared memory, so that a tile's
   // columns are one copy: [chunk][slot, max_slots()][64 bf16], 16-byte piece p of slot s at p ^ s
@@ -131,6 +131,17 @@ constexpr int num_route_blocks(const Layer& layer) {
 inline constexpr int kPrefillTokens = 128;
 inline constexpr int kPrefillWidth = 128;
 inline constexpr int kPrefillHidden = 256;
+
+/// Prefill's outputs lie as the matrix instructions leave them, so that a warp writes whole lines:
+/// of each 128 rows, floats 4i to 4i + 3 are row output_row(4i) and those 8, 64 and 72 after it.
+inline constexpr int kOutputRows = 128;
+__host__ __device__ constexpr int output_row(int column) {
+  return column / kOutputRows * kOutputRows + column % kOutputRows / 32 * 16 + column % 32 / 4;
+}
+/// Floats of a slot's outputs.
+__host__ __device__ constexpr std::int64_t output_columns(const Layer& layer) {
+  return (layer.hidden + kOutputRows - 1) / kOutputRows * kOutputRows;
+}
 
 /// Up to so many tokens the router's columns are spread over blocks; more fill the device by
 /// themselves.

@@ -1,7 +1,6 @@
 // What decode and prefill share of one expert: its entry in the list of work, its activation.
 #pragma once
 
-#include "ops/fast_exp.h"
 #include "ops/linear/cuda_fragments.cuh"
 #include "ops/moe/cuda_fast.h"
 
@@ -27,12 +26,18 @@ __device__ __forceinline__ ActiveExpert active_expert(const DeviceMlp& mlp, int 
           .down_scheme = mlp.down.scheme};
 }
 
-/// (u + 1) · g · sigmoid(alpha · g), as mlp.h.
+__device__ __forceinline__ float exp2_approximately(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+/// (u + 1) · g · sigmoid(alpha · g), as mlp.h but for a few ulps: it is rounded to bf16.
 __device__ __forceinline__ float activate(float gate, float up, float alpha, float limit) {
   const float g = gate < limit ? gate : limit;
   const float capped = up < limit ? up : limit;
   const float u = capped > -limit ? capped : -limit;
-  const float a = g / (1.0F + ops::fast_exp(-(alpha * g)));
+  const float a = __fdividef(g, 1.0F + exp2_approximately(-1.4426950408889634F * (alpha * g)));
   return (u + 1.0F) * a;
 }
 

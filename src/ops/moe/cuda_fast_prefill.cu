@@ -5,12 +5,11 @@
 // 800 TFLOP/s that bf16 reaches). One k-step of a 64 × 128 tile keeps the tensor cores busy for 64
 // clocks and costs a warp about 25 instructions of decoding, which two warpgroups overlap.
 //
-// A block is two loading warps and two warpgroups that compute, each 128 rows of weights (64 of
+// A block is three loading warps and two warpgroups that compute, each 128 rows of weights (64 of
 // gate and the same 64 of up, or 128 of down) by up to 128 tokens of one expert. One warp copies
-// the tokens' columns, which lie in memory as wgmma reads them, a chunk of 64 at a time; the other
-// the tiles' packed chunks, a piece (cuda_fast.h) at a time, because a copy costs it some 50
-// clocks. Sums of a segment are added to totals that wait in L2, which keeps decode's order of
-// addition.
+// the tokens' columns, which lie in memory as wgmma reads them, a chunk of 64 at a time for both
+// warpgroups; one for each warpgroup its tiles' packed chunks. Sums of a segment are added to
+// totals that wait in shared memory, which keeps decode's order of addition.
 #include <cuda_bf16.h>
 
 #include <type_traits>
@@ -75,10 +74,11 @@ __device__ __forceinline__ void multiply_chunks(Compute& compute, bool accumulat
   const auto multiply = [&](auto number) {
     constexpr int kChunk = decltype(number)::value;
     const int slot = compute.operands.slot;
-    ptx::mbarrier_wait_parity(ptx::shared_address(memory.weights_full + compute.weights.slot),
-                              compute.weights.parity);
-    const std::byte* const weights = memory.weights[compute.weights.slot] +
-                                     (compute.group * kTilesOfGroup + compute.warp) * kBytes;
+    ptx::mbarrier_wait_parity(
+        ptx::shared_address(memory.weights_full[compute.group] + compute.weights.slot),
+        compute.weights.parity);
+    const std::byte* const weights =
+        memory.weights[compute.group][compute.weights.slot] + compute.warp * kBytes;
     Chunk<kScheme> first;
     Chunk<kScheme> second;
     first.load(weights, compute.lane);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void multiply_chunks(Compute& compute, bool accumulat
     if constexpr (kChunk > 0) compute.release(memory.operands_empty[before]);
     multiply_step<kScheme, 4 * kChunk + 2, kTokens>(first, second, a, operand, true, sums);
     multiply_step<kScheme, 4 * kChunk + 3, kTokens>(first, second, a, operand, true, sums);
-    compute.release(memory.weights_empty[compute.weights.slot]);
+    compute.release(memory.weights_empty[compute.group][compute.weights.slot]);
     compute.weights.advance();
     before = slot;
     compute.operands.advance();
@@ -196,26 +196,27 @@ __device__ __forceinline__ void store_activations(const Params& params, const Ti
   ptx::bar_sync(compute.group + 1, kGroupThreads);
 }
 
+/// A warp writes whole lines: see output_row().
 template <int kTokens>
 __device__ __forceinline__ void store_outputs(const Params& params, const Tile& tile,
                                               const Compute& compute, const Sums& sums) {
   const Layer& layer = params.layer;
   const ActiveExpert& expert = tile.expert;
+  const int first_row = (tile.row * kComputeGroups + compute.group) * kOutputRows;
+  if (first_row >= layer.hidden) return;
+  const std::int64_t stride = output_columns(layer);
+  float* const out = params.work.outputs + expert.first_slot * stride + first_row +
+                     (compute.warp * 8 + compute.lane / 4) * 4;
+  const float scale = expert.down_scale;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int first_row = ((tile.row * kComputeGroups + compute.group) * 2 + half) * kRowsOfGroup;
-    if (first_row >= layer.hidden) break;
-    float* const out = params.work.outputs + std::int64_t{expert.first_slot} * layer.hidden +
-                       first_row + compute.warp * 16 + compute.lane / 4;
+  for (int j = 0; j < kTokens / 8; ++j) {
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int t = 8 * j + compute.lane % 4 * 2 + i % 2;
-        if (t < expert.num_tokens) {
-          out[std::int64_t{t} * layer.hidden + i / 2 * 8] =
-              sums[half][4 * j + i] * expert.down_scale;
-        }
+    for (int i = 0; i < 2; ++i) {
+      const int t = 8 * j + compute.lane % 4 * 2 + i;
+      if (t < expert.num_tokens) {
+        *reinterpret_cast<float4*>(out + t * stride) =
+            make_float4(sums[0][4 * j + i] * scale, sums[0][4 * j + i + 2] * scale,
+                        sums[1][4 * j + i] * scale, sums[1][4 * j + i + 2] * scale);
       }
     }
   }
@@ -259,9 +260,11 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
       ptx::mbarrier_init(ptx::shared_address(memory.operands_full + i), 1);
       ptx::mbarrier_init(ptx::shared_address(memory.operands_empty + i), kComputeGroups * 4);
     }
-    for (int i = 0; i < kWeightStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(memory.weights_full + i), kComputeGroups);
-      ptx::mbarrier_init(ptx::shared_address(memory.weights_empty + i), kComputeGroups * 4);
+    for (int g = 0; g < kComputeGroups; ++g) {
+      for (int i = 0; i < kWeightStages; ++i) {
+        ptx::mbarrier_init(ptx::shared_address(memory.weights_full[g] + i), 1);
+        ptx::mbarrier_init(ptx::shared_address(memory.weights_empty[g] + i), 4);
+      }
     }
     ptx::fence_mbarrier_init();
   }
@@ -292,22 +295,24 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   }
 }
 
-/// y += routed_scale · Σ weight · output + shared. A block a token, four columns a thread.
+/// y += routed_scale · Σ weight · output + shared. A block a token, four rows a thread.
 __global__ void __launch_bounds__(256) combine(const __grid_constant__ Params params) {
   const Layer& layer = params.layer;
   const Workspace& work = params.work;
   const auto t = static_cast<std::int64_t>(blockIdx.x);
+  const std::int64_t stride = output_columns(layer);
   const float* rows[kMaxTopK];
   float weights[kMaxTopK];
 #pragma unroll
   for (int k = 0; k < kMaxTopK; ++k) {
     if (k >= layer.top_k) break;
-    rows[k] = work.outputs + std::int64_t{work.slot_of[t * layer.top_k + k]} * layer.hidden;
+    rows[k] = work.outputs + work.slot_of[t * layer.top_k + k] * stride;
     weights[k] = work.weights[t * layer.top_k + k];
   }
   const float* const shared =
-      work.outputs + (layer.has_shared() ? *work.shared_slot + t : 0) * layer.hidden;
-  for (int column = static_cast<int>(threadIdx.x) * 4; column < layer.hidden; column += 1024) {
+      work.outputs + (layer.has_shared() ? *work.shared_slot + t : 0) * stride;
+  float* const y = layer.y + t * layer.hidden;
+  for (int column = static_cast<int>(threadIdx.x) * 4; column < stride; column += 1024) {
     float4 routed = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
 #pragma unroll
     for (int k = 0; k < kMaxTopK; ++k) {
@@ -320,13 +325,13 @@ __global__ void __launch_bounds__(256) combine(const __grid_constant__ Params pa
     }
     float4 x = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
     if (layer.has_shared()) x = __ldcs(reinterpret_cast<const float4*>(shared + column));
-    auto* const y = reinterpret_cast<float4*>(layer.y + t * layer.hidden + column);
-    float4 out = *y;
-    out.x += fmaf(layer.routed_scale, routed.x, x.x);
-    out.y += fmaf(layer.routed_scale, routed.y, x.y);
-    out.z += fmaf(layer.routed_scale, routed.z, x.z);
-    out.w += fmaf(layer.routed_scale, routed.w, x.w);
-    *y = out;
+    const int row = output_row(column);
+    y[row] += fmaf(layer.routed_scale, routed.x, x.x);
+    y[row + 8] += fmaf(layer.routed_scale, routed.y, x.y);
+    if (row + 64 < layer.hidden) {
+      y[row + 64] += fmaf(layer.routed_scale, routed.z, x.z);
+      y[row + 72] += fmaf(layer.routed_scale, routed.w, x.w);
+    }
   }
 }
 

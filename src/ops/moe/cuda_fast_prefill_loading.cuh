@@ -17,8 +17,8 @@ constexpr int kWeightStages = 3;
 constexpr int kHeldTotals = 4;  // of a thread's float4s of totals, in registers
 constexpr int kSharedTotals = kPrefillTokens / 4 - kHeldTotals;
 constexpr int kOperandBytes = kPrefillTokens * 128;
-constexpr int kTilesOfBlock = kComputeGroups * kTilesOfGroup;
-constexpr int kWeightBytes = kTilesOfBlock * static_cast<int>(chunk_bytes(QuantScheme::kMxfp8));
+
+constexpr int kWeightBytes = kTilesOfGroup * static_cast<int>(chunk_bytes(QuantScheme::kMxfp8));
 
 /// A warpgroup's totals; between tiles, its chunk of activations.
 union Totals {
@@ -29,11 +29,11 @@ union Totals {
 struct Memory {
   std::byte operands[kOperandStages][kOperandBytes];  // aligned to 1024
   Totals totals[kComputeGroups];
-  std::byte weights[kWeightStages][kWeightBytes];
+  std::byte weights[kComputeGroups][kWeightStages][kWeightBytes];  // a ring a warpgroup
   std::uint64_t operands_full[kOperandStages];
   std::uint64_t operands_empty[kOperandStages];
-  std::uint64_t weights_full[kWeightStages];
-  std::uint64_t weights_empty[kWeightStages];
+  std::uint64_t weights_full[kComputeGroups][kWeightStages];
+  std::uint64_t weights_empty[kComputeGroups][kWeightStages];
 };
 constexpr int kSharedBytes = 1024 + static_cast<int>(sizeof(Memory));
 static_assert(kSharedBytes <= 227 * 1024);
@@ -135,14 +135,14 @@ __device__ __forceinline__ void load_weights(const Params& params, Memory& memor
     }
     for_pieces(tile.num_chunks, [&](int first, int count) {
       for (int chunk = first; chunk < first + count; ++chunk) {
-        const std::uint32_t full = ptx::shared_address(memory.weights_full + ring.slot);
-        ptx::mbarrier_wait_parity(ptx::shared_address(memory.weights_empty + ring.slot),
+        const std::uint32_t full = ptx::shared_address(memory.weights_full[group] + ring.slot);
+        ptx::mbarrier_wait_parity(ptx::shared_address(memory.weights_empty[group] + ring.slot),
                                   ring.parity ^ 1U);
         if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, kTilesOfGroup * bytes);
         __syncwarp();
         if (lane < kTilesOfGroup) {
-          ptx::cp_async_bulk(ptx::shared_address(memory.weights[ring.slot]) +
-                                 static_cast<std::uint32_t>(group * kTilesOfGroup + lane) * bytes,
+          ptx::cp_async_bulk(ptx::shared_address(memory.weights[group][ring.slot]) +
+                                 static_cast<std::uint32_t>(lane) * bytes,
                              source + std::int64_t{chunk} * bytes, bytes, full);
         }
         ring.advance();

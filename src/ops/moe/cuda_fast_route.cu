@@ -25,13 +25,13 @@ __global__ void __launch_bounds__(kChoiceThreads) route_choose(Layer layer, Work
   route_choose_block<kIsDecode>(layer, work, memory, static_cast<int>(blockIdx.x));
 }
 
-// Many tokens: a block multiplies kTileTokens tokens by kTileExperts rows, a thread 8 by 4, group
+// Many tokens: a block multiplies kTileTokens tokens by kTileExperts rows, a thread 4 by 4, group
 // by group, so that every sum keeps its order. Bound by fp32: 2 · 128 · 6144 flops a token. Small
 // blocks, so that 2048 tokens reach every multiprocessor and several blocks hide each other's
 // waits.
 constexpr int kTileTokens = 64;
 constexpr int kTileExperts = 64;
-constexpr int kLogitThreads = kTileTokens / 8 * (kTileExperts / 4);
+constexpr int kLogitThreads = kTileTokens / 4 * (kTileExperts / 4);
 
 __global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Workspace work) {
   ptx::griddepcontrol_wait();
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Works
   const int first_token = static_cast<int>(blockIdx.x) * kTileTokens;
   const int first_expert = static_cast<int>(blockIdx.y) * kTileExperts;
   const int num_chunks = layer.hidden / kChunkCols;
-  const int my_tokens = thread / (kTileExperts / 4) * 8;  // of the tile
+  const int my_tokens = thread / (kTileExperts / 4) * 4;  // of the tile
   const int my_experts = thread % (kTileExperts / 4) * 4;
   constexpr int kInputs = kTileTokens * 8 / kLogitThreads;  // pieces of four columns a thread loads
   constexpr int kWeights = kTileExperts * 16 / kLogitThreads;  // pairs of columns
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Works
     }
   };
   load(0);
-  float total[8][4] = {};
+  float total[4][4] = {};
   const int num_groups = layer.hidden / 32;
   for (int group = 0; group < num_groups; ++group) {
     __syncthreads();
@@ -110,15 +110,14 @@ __global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Works
     }
     if (group + 1 < num_groups) load(group + 1);
     __syncthreads();
-    float sums[8][4] = {};
-#pragma unroll 4
+    float sums[4][4] = {};
+#pragma unroll 8
     for (int k = 0; k < 32; ++k) {
-      const float4 low = *reinterpret_cast<const float4*>(&h[k][my_tokens]);
-      const float4 high = *reinterpret_cast<const float4*>(&h[k][my_tokens + 4]);
+      const float4 inputs = *reinterpret_cast<const float4*>(&h[k][my_tokens]);
       const float4 weights = *reinterpret_cast<const float4*>(&w[k][my_experts]);
-      const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      const float x[4] = {inputs.x, inputs.y, inputs.z, inputs.w};
 #pragma unroll
-      for (int t = 0; t < 8; ++t) {
+      for (int t = 0; t < 4; ++t) {
         sums[t][0] = fmaf(x[t], weights.x, sums[t][0]);
         sums[t][1] = fmaf(x[t], weights.y, sums[t][1]);
         sums[t][2] = fmaf(x[t], weights.z, sums[t][2]);
@@ -126,12 +125,12 @@ __global__ void __launch_bounds__(kLogitThreads) route_logits(Layer layer, Works
       }
     }
 #pragma unroll
-    for (int t = 0; t < 8; ++t) {
+    for (int t = 0; t < 4; ++t) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) total[t][e] += sums[t][e];
     }
   }
-  for (int t = 0; t < 8; ++t) {
+  for (int t = 0; t < 4; ++t) {
     const int token = first_token + my_tokens + t;
     if (token >= layer.num_tokens) break;
     for (int e = 0; e < 4; ++e) {

@@ -38,7 +38,7 @@ Workspace carve(const Layer& layer, Take take) {
   }
   work.inputs = take(tokens * layer.hidden * 2);
   work.activations = take(slots * layer.max_width() * 2);
-  work.outputs = floats(slots * layer.hidden);
+  work.outputs = floats(slots * (decodes ? layer.hidden : output_columns(layer)));
   return work;
 }
 

@@ -127,25 +127,32 @@ __global__ void __launch_bounds__(kThreads) sort_tokens(Layer layer, Workspace w
   }
 }
 
-/// A warp a slot: its token's columns.
+/// A warp a token: its columns, read once, to each of its slots.
 __global__ void __launch_bounds__(256) gather_inputs(Layer layer, Workspace work) {
   ptx::griddepcontrol_wait();
-  const int slot = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32);
+  const int token = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int num_slots =
-      layer.has_shared() ? *work.shared_slot + layer.num_tokens : layer.max_slots();
-  if (slot >= num_slots) return;
-  const int token = work.token_of[slot];
-  if (token < 0 || token >= layer.num_tokens) return;
+  if (token >= layer.num_tokens) return;
   const int piece = lane % 8;
-  const std::byte* const from =
-      work.inputs + static_cast<std::int64_t>(token) * layer.hidden * 2 + lane * 16;
-  std::byte* const to =
-      work.gathered + static_cast<std::int64_t>(slot) * 128 + (piece ^ slot % 8) * 16;
+  std::byte* to[kMaxTopK + 1];
+#pragma unroll
+  for (int k = 0; k <= kMaxTopK; ++k) {
+    to[k] = nullptr;
+    if (k < layer.top_k || (k == kMaxTopK && layer.has_shared())) {
+      const int slot =
+          k < layer.top_k ? work.slot_of[token * layer.top_k + k] : *work.shared_slot + token;
+      to[k] = work.gathered + std::int64_t{slot} * 128 + (piece ^ slot % 8) * 16;
+    }
+  }
+  const std::byte* const from = work.inputs + (std::int64_t{token} * layer.hidden + piece * 8) * 2;
+  const std::int64_t stride = std::int64_t{layer.max_slots()} * 128;
+#pragma unroll 2
   for (int chunk = lane / 8; chunk < layer.hidden / 64; chunk += 4) {
-    const uint4 values = *reinterpret_cast<const uint4*>(from + (chunk - lane / 8) * 128);
-    *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(chunk) * layer.max_slots() * 128) =
-        values;
+    const uint4 values = *reinterpret_cast<const uint4*>(from + chunk * 128);
+#pragma unroll
+    for (int k = 0; k <= kMaxTopK; ++k) {
+      if (to[k] != nullptr) *reinterpret_cast<uint4*>(to[k] + chunk * stride) = values;
+    }
   }
 }
 
@@ -161,8 +168,8 @@ void sort_prefill(const Layer& layer, const Workspace& work, cudaStream_t stream
       "sort_tokens", layer, work);
   launch_overlapping(
       gather_inputs,
-      {.grid = dim3((static_cast<unsigned>(layer.max_slots()) + 7) / 8), .block = dim3(256)},
-      stream, "gather_inputs", layer, work);
+      {.grid = dim3((static_cast<unsigned>(layer.num_tokens) + 7) / 8), .block = dim3(256)}, stream,
+      "gather_inputs", layer, work);
 }
 
 }  // namespace winnow::cuda::fast_moe
