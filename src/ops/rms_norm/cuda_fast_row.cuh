@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/ptx.cuh"
+
 namespace winnow::cuda::rms_norm_rows {
 
 inline constexpr int kThreads = 512;
@@ -34,10 +36,23 @@ __device__ __forceinline__ float4 scaled(float4 v, float inverse, float4 weight)
 }
 
 /// Row `row`, by a block of kThreads threads; `warp_sums` are kWarps floats of shared memory.
+/// kOverlaps: the launch before may still write the row, and the next may begin.
+template <bool kOverlaps>
 __device__ __forceinline__ void norm_row(const RowsParams& p, float* warp_sums, int row) {
   const float4* const from = p.x + std::int64_t{row} * p.num_vectors;
   float4 held[kMaxVectors];
+  float4 weights[kMaxVectors];
   float sum = 0.0F;
+  // Weights are older than any launch.
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int at = i * kThreads + static_cast<int>(threadIdx.x);
+    weights[i] = at < p.num_vectors ? p.weight[at] : float4{};
+  }
+  if constexpr (kOverlaps) {
+    ptx::griddepcontrol_launch_dependents();
+    ptx::griddepcontrol_wait();
+  }
 #pragma unroll
   for (int i = 0; i < kMaxVectors; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x);
@@ -57,7 +72,7 @@ __device__ __forceinline__ void norm_row(const RowsParams& p, float* warp_sums, 
 #pragma unroll
   for (int i = 0; i < kMaxVectors; ++i) {
     const int at = i * kThreads + static_cast<int>(threadIdx.x);
-    if (at < p.num_vectors) to[at] = scaled(held[i], inverse, p.weight[at]);
+    if (at < p.num_vectors) to[at] = scaled(held[i], inverse, weights[i]);
   }
 }
 
