@@ -44,4 +44,24 @@ __device__ __forceinline__ void pack_decode_vectors(const DecodePack& p, int blo
   }
 }
 
+/// The same for the tokens there are, [chunk][half][token][c] × 16 bytes, by a block of
+/// `num_threads`. x is aligned to 8 bytes, its stride even.
+__device__ __forceinline__ void convert_input(const DecodeParams& p, int num_threads, void* out) {
+  const int units = p.num_chunks * 2 * p.num_tokens * 4;
+  for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += num_threads) {
+    const int c = unit % 4;
+    const int token = unit / 4 % p.num_tokens;
+    const int half_chunk = unit / 4 / p.num_tokens;
+    const auto* const at =
+        reinterpret_cast<const float2*>(p.x + token * p.x_stride + half_chunk * 32 + 2 * c);
+    const float2 v0 = at[0];
+    const float2 v1 = at[4];
+    const float2 v2 = at[8];
+    const float2 v3 = at[12];
+    static_cast<uint4*>(out)[unit] = {
+        ptx::cvt_rn_bf16x2(v0.x, v0.y), ptx::cvt_rn_bf16x2(v1.x, v1.y),
+        ptx::cvt_rn_bf16x2(v2.x, v2.y), ptx::cvt_rn_bf16x2(v3.x, v3.y)};
+  }
+}
+
 }  // namespace winnow::cuda::linear_decode

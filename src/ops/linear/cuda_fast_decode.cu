@@ -15,6 +15,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/ptx.cuh"
 #include "ops/cuda/ptx_sm90.cuh"
+#include "ops/linear/cuda_decode_pack.cuh"
 #include "ops/linear/cuda_fast.h"
 #include "ops/linear/cuda_fast_decode.cuh"
 #include "ops/linear/cuda_lane_chunk.cuh"
@@ -63,31 +64,6 @@ struct DecodeShared {
     empty = full + C::kSlots * kParts * 8;
   }
 };
-
-/// Bytes of x that is resident: only the tokens there are.
-__host__ __device__ constexpr int resident_bytes(int num_chunks, int num_tokens) {
-  return num_chunks * num_tokens * kTileChunkBytes / kTokenTile;
-}
-
-/// x to bf16 in B order, [chunk][half][token][c] × 16 bytes, by the whole block.
-template <typename C>
-__device__ __forceinline__ void convert_input(const DecodeParams& p, char* out) {
-  const int units = p.num_chunks * 2 * p.num_tokens * 4;
-  for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += C::kThreads) {
-    const int c = unit % 4;
-    const int token = unit / 4 % p.num_tokens;
-    const int half_chunk = unit / 4 / p.num_tokens;
-    const auto* const at =
-        reinterpret_cast<const float2*>(p.x + token * p.x_stride + half_chunk * 32 + 2 * c);
-    const float2 v0 = at[0];
-    const float2 v1 = at[4];
-    const float2 v2 = at[8];
-    const float2 v3 = at[12];
-    reinterpret_cast<uint4*>(out)[unit] = {
-        ptx::cvt_rn_bf16x2(v0.x, v0.y), ptx::cvt_rn_bf16x2(v1.x, v1.y),
-        ptx::cvt_rn_bf16x2(v2.x, v2.y), ptx::cvt_rn_bf16x2(v3.x, v3.y)};
-  }
-}
 
 /// A run's ring: slots of kSlotChunks chunks, the last of a run may have fewer. Every warp of the
 /// run reads it; lane 0 of the first fills it.
@@ -269,7 +245,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) sm90_linear_decode(const Decod
   ptx::griddepcontrol_wait();
 
   if constexpr (C::kIsResident) {
-    convert_input<C>(p, shared.x);
+    convert_input(p, C::kThreads, shared.x);
     __syncthreads();
   }
   if (!works) return;
@@ -431,6 +407,9 @@ DecodeParams decode_params(const FastLinear& linear, const std::byte* packed) {
 using namespace linear_decode;  // NOLINT(google-build-using-namespace): of this file
 
 bool takes_direct_input(const MatrixPart& part, std::int64_t num_tokens, int num_multiprocessors) {
+  if (has_stream_kernel(part, num_tokens, num_multiprocessors)) {
+    return num_tokens <= kStreamDirectTokens;
+  }
   return num_tokens <= kTokenTile && part.num_tiles > kSmallTiles * num_multiprocessors &&
          resident_bytes(static_cast<int>(part.num_chunks), static_cast<int>(num_tokens)) <=
              kMostSharedBytes - 30 * 1024;
@@ -439,6 +418,9 @@ bool takes_direct_input(const MatrixPart& part, std::int64_t num_tokens, int num
 void decode_linear(CUstream_st* stream, const FastLinear& linear, const std::byte* packed,
                    int num_multiprocessors) {
   const DecodeParams params = decode_params(linear, packed);
+  if (has_stream_kernel(linear.w, linear.num_tokens, num_multiprocessors)) {
+    return launch_stream(stream, params, num_multiprocessors);
+  }
   if (packed != nullptr && launch_small(stream, linear.w.scheme, params, num_multiprocessors)) {
     return;
   }

@@ -43,10 +43,24 @@ inline int token_tiles(std::int64_t num_tokens) {
   return 8;
 }
 
+/// Bytes of x for a block that keeps all of it: only the tokens there are.
+__host__ __device__ constexpr int resident_bytes(int num_chunks, int num_tokens) {
+  return num_chunks * num_tokens * kTileChunkBytes / kTokenTile;
+}
+
 DecodeParams decode_params(const FastLinear& linear, const std::byte* packed);
 
 /// The kernel of cuda_fast_decode_small.cu; false when it is not for this shape.
 bool launch_small(cudaStream_t stream, QuantScheme scheme, const DecodeParams& params,
                   int num_multiprocessors);
+
+/// The kernel of cuda_fast_decode_stream.cu, which converts x of up to kStreamDirectTokens itself.
+/// One token's QKV is faster alone without it (20 us, not 22), with it a layer is (125 us, not
+/// 127).
+inline constexpr int kStreamMinTokens = 2;
+inline constexpr int kStreamTokens = kTokenTile;
+inline constexpr int kStreamDirectTokens = 2;
+bool has_stream_kernel(const MatrixPart& part, std::int64_t num_tokens, int num_multiprocessors);
+void launch_stream(cudaStream_t stream, const DecodeParams& params, int num_multiprocessors);
 
 }  // namespace winnow::cuda::linear_decode

@@ -2,6 +2,7 @@
 // tile of 16 rows. Five such blocks fit on a multiprocessor, and they may start while the kernel
 // before still runs: their first chunks of weights are then on the way before x is there. Floor:
 // bytes of the weights over memory bandwidth.
+// MXFP8 for two to eight tokens is cuda_fast_decode_stream.cu's instead.
 //
 // A block that converts x itself saves a launch for one token of the fused QKV (16.8 us, not 17.2)
 // and loses elsewhere (output projection 17.3 us, not 16.4).
