@@ -329,7 +329,14 @@ class SyntheticBench {
   }
 
   Json decode(std::int64_t batch, std::int64_t context) {
-    std::vector<float> logits(static_cast<std::size_t>(batch * decoder_->vocab_size()));
+    const auto num_logits = static_cast<std::size_t>(batch * decoder_->vocab_size());
+    std::vector<float> own_logits;
+    float* room = decoder_->logits_room(batch);  // where the engine has them copied
+    if (room == nullptr) {
+      own_logits.resize(num_logits);
+      room = own_logits.data();
+    }
+    const std::span<float> logits(room, num_logits);
     CountExperts experts;
     decoder_->set_trace(&experts);
     decoder_->run(decode_batch(batch, context, 0), logits);
