@@ -9,7 +9,8 @@ usage() {
   cat <<'TEXT'
 usage: ./dev gpu [--bin DIR] [--quick] [--only SECTION]... [--vllm-ops DIR] [--output DIR]
 
-  --bin DIR       programs built elsewhere; default: builds the preset cuda
+  --bin DIR       programs built elsewhere, with ops_test of the preset cuda-racecheck in
+                  DIR-racecheck; default: builds both
   --quick         without the sanitizers and the benchmarks
   --only SECTION  of ops, kernels, golden, equality, sanitizer, bench, peers; may be repeated
   --vllm-ops DIR  index_topk.py and sparse_attn.py of the vllm wheel, see bench/peers/hopper.py
@@ -177,10 +178,12 @@ check_equality() {
   done
 }
 
-# Small cases: the tools slow a kernel down a hundredfold.
+# Small cases: the tools slow a kernel down a hundredfold. racecheck has a build of its own, which
+# publishes shared memory in the way that it follows (kRacecheck in src/ops/cuda/ptx.cuh).
 check_sanitizer() {
-  local tool
+  local tool ordinary=$bin
   for tool in memcheck racecheck; do
+    [ "$tool" = memcheck ] || bin=$bin_racecheck
     runner=(compute-sanitizer --tool "$tool" --error-exitcode 9)
     WINNOW_TEST_BACKEND=cuda-exact run_gtest sanitizer "$tool cuda-exact" 900 ops_test \
       --gtest_filter='Embed.*:RmsNorm.*:Linear.ARow*:Mlp.Unusual*:Moe.EqualScores*:QkvInsert.Every*:IndexTopk.EveryBlockCount*:IndexTopk.NaN*:Attention.AFew*'
@@ -188,6 +191,7 @@ check_sanitizer() {
       --gtest_filter='CudaFastRms*:CudaFastMlp.*:CudaFastMoe.*:CudaFastQkv*:*CudaFast*nvfp4_e4m3'
     runner=()
   done
+  bin=$ordinary
 }
 
 run_benches() {
@@ -220,7 +224,12 @@ run_peers() {
 
 if [ -z "$bin" ]; then
   ./dev build cuda || exit 1
-  bin=build/cuda/bin
+  bin=build/cuda/bin bin_racecheck=build/cuda-racecheck/bin
+  if [[ " ${sections[*]} " == *' sanitizer '* ]]; then
+    ./dev build cuda-racecheck ops_test || exit 1
+  fi
+else
+  bin_racecheck=$bin-racecheck
 fi
 for section in "${sections[@]}"; do
   case "$section" in

@@ -324,6 +324,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                            kProducerThreads - kListEntries);
   }
   __syncthreads();
+  // racecheck loses a block's barrier at which some waited while others met at a named one.
+  if constexpr (ptx::kRacecheck) __syncthreads();
   if constexpr (is_nvfp4(F)) {
     if (control.num_blocks >= kAloneBlocks) {
       if (thread >= kConsumerThreads) {

@@ -20,6 +20,9 @@ target_include_directories(winnow_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src)
 # -fmad=false: the written reduction orders name every fused multiply-add themselves.
 target_compile_options(winnow_cuda_kernels PRIVATE
   -fmad=false --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra)
+if(WINNOW_RACECHECK)
+  target_compile_definitions(winnow_cuda_kernels PRIVATE WINNOW_RACECHECK)
+endif()
 
 file(GLOB_RECURSE cuda_hosts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*/cuda_*.cpp)
 list(FILTER cuda_hosts EXCLUDE REGEX "_bench\\.cpp$|_test\\.cpp$")

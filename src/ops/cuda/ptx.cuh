@@ -126,6 +126,20 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Whether this is the build for compute-sanitizer's racecheck, which takes some orderings for
+/// none.
+#ifdef WINNOW_RACECHECK
+inline constexpr bool kRacecheck = true;
+#else
+inline constexpr bool kRacecheck = false;
+#endif
+/// A warp says that all its lanes are done: kWarpArrivals arrivals, by lane 0 after __syncwarp().
+/// racecheck follows only what the arriving lane did itself, so in its build every lane arrives.
+inline constexpr std::uint32_t kWarpArrivals = kRacecheck ? 32 : 1;
+__device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int lane) {
+  __syncwarp();
+  if (kRacecheck || lane == 0) mbarrier_arrive(barrier);
+}
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint32_t barrier,
                                                           std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

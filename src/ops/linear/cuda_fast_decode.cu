@@ -113,6 +113,8 @@ struct InputRing {
     if (lane == 0) {
       ptx::mbarrier_arrive(empty + 8 * slot);
       if (fills) fill();
+    } else if (ptx::kRacecheck) {
+      ptx::mbarrier_arrive(empty + 8 * slot);
     }
     __syncwarp();
     if (++slot == C::kSlots) {
@@ -215,7 +217,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) sm90_linear_decode(const Decod
     if (threadIdx.x == 0) {
       for (int i = 0; i < C::kSlots * kParts; ++i) {
         ptx::mbarrier_init(shared.full + 8 * i, 1);
-        ptx::mbarrier_init(shared.empty + 8 * i, C::kRowTiles);
+        ptx::mbarrier_init(shared.empty + 8 * i, C::kRowTiles * ptx::kWarpArrivals);
       }
       ptx::fence_mbarrier_init();
     }

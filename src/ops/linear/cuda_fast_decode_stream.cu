@@ -60,11 +60,11 @@ struct InputRings {
     return full(part, slot) + kParts * kDepth * 8;
   }
 
-  __device__ __forceinline__ void init(int num_readers) const {
+  __device__ __forceinline__ void init(std::uint32_t num_readers) const {
     for (int part = 0; part < kParts; ++part) {
       for (int slot = 0; slot < kDepth; ++slot) {
         ptx::mbarrier_init(full(part, slot), 1);
-        ptx::mbarrier_init(empty(part, slot), static_cast<std::uint32_t>(num_readers));
+        ptx::mbarrier_init(empty(part, slot), num_readers * ptx::kWarpArrivals);
       }
     }
     ptx::fence_mbarrier_init();
@@ -178,6 +178,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) sm90_linear_decode_stream(cons
       if (lane == 0) {
         if constexpr (C::kIsPacked) ptx::mbarrier_arrive(rings.empty(part, place.slot));
         if (piece + kDepth < num_pieces) copy(place.slot);
+      } else if (C::kIsPacked && ptx::kRacecheck) {
+        ptx::mbarrier_arrive(rings.empty(part, place.slot));
       }
       place.advance();
     }

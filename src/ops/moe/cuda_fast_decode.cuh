@@ -161,16 +161,14 @@ class Computer {
   }
   /// Every lane has read the stage.
   __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(memory_.empty + ring_.slot));
+    ptx::mbarrier_arrive_warp(ptx::shared_address(memory_.empty + ring_.slot), lane_);
     ring_.advance();
   }
   __device__ __forceinline__ void wait_read() const {
     ptx::mbarrier_wait_parity(ptx::shared_address(memory_.read + sheet_.slot), sheet_.parity ^ 1U);
   }
   __device__ __forceinline__ void hand_over() {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(memory_.written + sheet_.slot));
+    ptx::mbarrier_arrive_warp(ptx::shared_address(memory_.written + sheet_.slot), lane_);
     sheet_.advance();
   }
 
@@ -280,12 +278,12 @@ __device__ __forceinline__ void decode_block(const Params& params, DecodeMemory&
   if (threadIdx.x == 0) {
     memory.num_complete_rows = 0;
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(memory.full + i), 1);
-      ptx::mbarrier_init(ptx::shared_address(memory.empty + i), kWarps);
+      ptx::mbarrier_init(ptx::shared_address(memory.full + i), ptx::kWarpArrivals);
+      ptx::mbarrier_init(ptx::shared_address(memory.empty + i), kWarps * ptx::kWarpArrivals);
     }
     for (int i = 0; i < kSheets; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(memory.written + i), kWarps);
-      ptx::mbarrier_init(ptx::shared_address(memory.read + i), 1);
+      ptx::mbarrier_init(ptx::shared_address(memory.written + i), kWarps * ptx::kWarpArrivals);
+      ptx::mbarrier_init(ptx::shared_address(memory.read + i), ptx::kWarpArrivals);
     }
     ptx::fence_mbarrier_init();
   }

@@ -119,8 +119,7 @@ class Finisher {
       }
     }
     const float scales[kTilesOfItem] = {sheet.scales[0], sheet.scales[1]};
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(memory_.read + sheet_.slot));
+    ptx::mbarrier_arrive_warp(ptx::shared_address(memory_.read + sheet_.slot), lane_);
     sheet_.advance();
     // Registers of the matrix instruction: rows g and g + 8, columns 2c and 2c + 1.
 #pragma unroll

@@ -203,6 +203,8 @@ class Loader {
     if (lane_ == 0) {
       memory_.items[ring_.slot].phase = Item::kNone;
       ptx::mbarrier_arrive(ptx::shared_address(memory_.full + ring_.slot));
+    } else if (ptx::kRacecheck) {
+      ptx::mbarrier_arrive(ptx::shared_address(memory_.full + ring_.slot));
     }
   }
 
@@ -261,6 +263,8 @@ class Loader {
                            tiles_[tile] + static_cast<std::int64_t>(first) * chunk_bytes_, bytes,
                            full, policy_);
       }
+    } else if (ptx::kRacecheck) {
+      ptx::mbarrier_arrive(ptx::shared_address(memory_.full + slot));
     }
     ++stage_;
     ring_.advance();

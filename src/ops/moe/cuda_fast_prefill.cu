@@ -42,8 +42,7 @@ struct Compute {
   RingPlace<kWeightStages> weights;
 
   __device__ __forceinline__ void release(std::uint64_t& empty) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&empty));
+    ptx::mbarrier_arrive_warp(ptx::shared_address(&empty), lane);
   }
 };
 
@@ -258,12 +257,14 @@ __global__ void __launch_bounds__(kThreads, 1) moe_prefill(const __grid_constant
   if (threadIdx.x == 0) {
     for (int i = 0; i < kOperandStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(memory.operands_full + i), 1);
-      ptx::mbarrier_init(ptx::shared_address(memory.operands_empty + i), kComputeGroups * 4);
+      ptx::mbarrier_init(ptx::shared_address(memory.operands_empty + i),
+                         kComputeGroups * 4 * ptx::kWarpArrivals);
     }
     for (int g = 0; g < kComputeGroups; ++g) {
       for (int i = 0; i < kWeightStages; ++i) {
         ptx::mbarrier_init(ptx::shared_address(memory.weights_full[g] + i), 1);
-        ptx::mbarrier_init(ptx::shared_address(memory.weights_empty[g] + i), 4);
+        ptx::mbarrier_init(ptx::shared_address(memory.weights_empty[g] + i),
+                           4 * ptx::kWarpArrivals);
       }
     }
     ptx::fence_mbarrier_init();
