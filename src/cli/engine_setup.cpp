@@ -279,6 +279,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
   engine.max_logprobs = static_cast<std::int32_t>(flags.max_logprobs.value_or(20));
   engine.seed = flags.seed.value_or(0);
   engine.stop_token_ids = stop_tokens(config.eos_token_ids, *tokenizer_);
+  grammars_ = std::make_unique<GrammarCompiler>(*tokenizer_, vocab_size_, engine.stop_token_ids);
   engine.prefix_cache_secret = flags.prefix_cache_secret;
   engine_ = std::make_unique<Engine>(engine, decoder, observer);
   client_ = server::make_engine_client(*engine_);
@@ -327,6 +328,7 @@ server::ServingModel EngineSetup::serving_model(std::vector<std::string> names) 
                .block_tokens = facts_.block_tokens};
   model.banned_tokens = banned_tokens_;
   model.tokenizer = tokenizer_.get();
+  model.grammars = grammars_.get();
   model.chat_template = renderer_.get();
   model.engine = client_.get();
   return model;

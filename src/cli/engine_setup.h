@@ -13,6 +13,7 @@
 #include "cli/engine_flags.h"
 #include "engine/engine.h"
 #include "engine/pool_size.h"
+#include "grammar/grammar_compiler.h"
 #include "model/decoder_options.h"
 #include "server/generation.h"
 #include "text/chat_template.h"
@@ -73,6 +74,7 @@ class EngineSetup {
   server::GenerationDefaults defaults_;
   std::vector<TokenId> banned_tokens_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   std::unique_ptr<server::ChatRenderer> renderer_;  // null: the checkpoint has no template
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<LoadedDrafter> drafter_;  // null: none

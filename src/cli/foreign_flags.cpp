@@ -87,8 +87,8 @@ void add_foreign_engine_flags(FlagSet& set) {
       {"override-attention-dtype", Kind::kValue, "attention is computed in fp32"},
       {"disable-cascade-attn", Kind::kSwitch, kOwnKernels},
       {"num-lookahead-slots", Kind::kValue, "blocks are taken as tokens need them"},
-      {"guided-decoding-backend", Kind::kValue, "structured output is not offered yet"},
-      {"structured-outputs-config", Kind::kJson, "structured output is not offered yet"},
+      {"guided-decoding-backend", Kind::kValue, "grammars are XGrammar's"},
+      {"structured-outputs-config", Kind::kJson, "grammars are XGrammar's"},
   };
   for (const auto& flag : kNoEffect) set.add_no_effect(flag.name, flag.kind, flag.why);
 

@@ -39,6 +39,7 @@ GenerationRequest make_request(const server::GenerationPlan& plan) {
   request.sampling = plan.fields.sampling;
   request.sampling.n = 1;
   request.sampling.bad_words = plan.bad_words;
+  request.token_filter = plan.token_filter;
   return request;
 }
 

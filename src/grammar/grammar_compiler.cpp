@@ -163,12 +163,16 @@ class GrammarCompiler::Impl {
         return compiler.CompileRegex(source.text);
       case GrammarKind::kEbnf:
         return compiler.CompileGrammar(source.text);
+      case GrammarKind::kLark:
+        return compiler.CompileLark(source.text);
       case GrammarKind::kStructuralTag:
         return compiler.CompileStructuralTag(source.text);
       case GrammarKind::kJsonSchema:
         break;
     }
-    return compiler.CompileJSONSchema(source.text, source.any_whitespace);
+    return compiler.CompileJSONSchema(
+        source.text, source.any_whitespace, /*indent=*/std::nullopt, /*separators=*/std::nullopt,
+        /*strict_mode=*/true, source.any_whitespace ? std::optional(kMaxJsonBlanks) : std::nullopt);
   }
 
   /// Two, as the marker tokens are text in one and nothing in the other; made when first needed.

@@ -9,8 +9,12 @@ enum class GrammarKind {
   kJsonSchema,
   kRegex,          // of the whole answer
   kEbnf,           // its root rule is "root"
+  kLark,           // its root rule is "start"
   kStructuralTag,  // XGrammar's own JSON form, also what tool calls are made into
 };
+
+/// White space between two tokens of JSON, at most: a model that began a run of it might never end.
+inline constexpr int kMaxJsonBlanks = 32;
 
 struct GrammarSource {
   GrammarKind kind = GrammarKind::kJsonSchema;

@@ -208,6 +208,7 @@ class SchemaElements {
     }
     return {{"type", "json_schema"},
             {"json_schema", std::move(whole)},
+            {"max_whitespace_cnt", kMaxJsonBlanks},
             {"excludes", Json::array({kNamespace})}};
   }
 
@@ -234,9 +235,30 @@ Json arguments_of(const CallableTool& tool) {
   return SchemaElements(*tool.parameters, tool.path).arguments();
 }
 
+/// Another grammar as part of a structural tag.
+Json format_of(const GrammarSource& source) {
+  switch (source.kind) {
+    case GrammarKind::kRegex:
+      return regex(source.text);
+    case GrammarKind::kEbnf:
+      return {{"type", "grammar"}, {"grammar", source.text}};
+    case GrammarKind::kLark:
+      return {{"type", "grammar"}, {"grammar", source.text}, {"syntax", "lark"}};
+    case GrammarKind::kStructuralTag:
+      return Json::parse(source.text).value("format", Json());
+    case GrammarKind::kJsonSchema:
+      break;
+  }
+  return {{"type", "json_schema"},
+          {"json_schema", Json::parse(source.text)},
+          {"max_whitespace_cnt", kMaxJsonBlanks},
+          {"excludes", Json::array({kNamespace})}};
+}
+
 }  // namespace
 
-GrammarSource tool_call_grammar(std::span<const CallableTool> tools, bool allows_several) {
+GrammarSource tool_call_grammar(std::span<const CallableTool> tools,
+                                const ToolGrammarOptions& options) {
   Json calls = Json::array();
   for (const CallableTool& tool : tools) {
     calls.push_back(
@@ -244,11 +266,17 @@ GrammarSource tool_call_grammar(std::span<const CallableTool> tools, bool allows
                               arguments_of(tool), literal(kNamespace + "</invoke>\n")})));
   }
   Json one = choice(std::move(calls));
-  const Json format =
-      sequence(Json::array({literal(std::string(kToolBlock) + "\n"),
-                            allows_several ? wrapped("plus", std::move(one)) : std::move(one),
-                            literal(kNamespace + std::string(kToolBlockCloser))}));
-  const Json tag{{"type", "structural_tag"}, {"format", format}};
+  Json format = sequence(
+      Json::array({literal(std::string(kToolBlock) + "\n"),
+                   options.allows_several ? wrapped("plus", std::move(one)) : std::move(one),
+                   literal(kNamespace + std::string(kToolBlockCloser))}));
+  if (options.may_answer && options.other_answer != nullptr) {
+    format = choice(Json::array({std::move(format), format_of(*options.other_answer)}));
+  } else if (options.may_answer) {
+    Json free{{"type", "any_text"}, {"excludes", Json::array({std::string(kToolBlock)})}};
+    format = sequence(Json::array({std::move(free), wrapped("optional", std::move(format))}));
+  }
+  const Json tag{{"type", "structural_tag"}, {"format", std::move(format)}};
   return {.kind = GrammarKind::kStructuralTag,
           .text = tag.dump(-1, ' ', false, Json::error_handler_t::replace),
           .allows_markers = true};

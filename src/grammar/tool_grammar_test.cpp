@@ -33,7 +33,7 @@ std::shared_ptr<const CompiledGrammar> grammar_of(const Json& parameters,
                                                   bool allows_several = true) {
   const std::vector<CallableTool> tools = {
       {.name = "f", .parameters = &parameters, .path = "tools[0].function.parameters"}};
-  return tiny_compiler().compile(tool_call_grammar(tools, allows_several));
+  return tiny_compiler().compile(tool_call_grammar(tools, {.allows_several = allows_several}));
 }
 
 bool takes(const std::string& parameters, const std::string& inside) {

@@ -29,7 +29,9 @@ ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& option
       options_(options),
       choice_(choice) {
   if (options.reasoning) {
-    reasoning_parser_.emplace(*options.reasoning, options.tools != nullptr);
+    reasoning_parser_.emplace(*options.reasoning,
+                              ReasoningOptions{.tools_active = options.tools != nullptr,
+                                               .thinks_first_only = options.thinks_first_only});
   }
   if (options.tools != nullptr) tool_parser_.emplace(*options.tools);
 }

@@ -40,6 +40,7 @@ struct TextOptions {
   std::int32_t min_tokens = 0;  // stop strings are looked for in the text after these
   /// Where the reply begins when thinking is split off; stop strings then apply to the answer only.
   std::optional<ReasoningParser::State> reasoning;
+  bool thinks_first_only = false;  // an opener later on is part of the answer
   /// Tools whose calls are taken out of the answer; null: calls stay in it.
   std::shared_ptr<const ToolSchemas> tools = nullptr;
   bool ends_after_call = false;

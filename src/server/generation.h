@@ -14,6 +14,7 @@
 #include "text/text_segment.h"
 
 namespace winnow {
+class GrammarCompiler;
 class Tokenizer;
 }  // namespace winnow
 
@@ -70,6 +71,7 @@ struct ServingModel {
   MsaShape msa;
   std::vector<TokenId> banned_tokens;  // never sampled: ids without a string, input-only markers
   const Tokenizer* tokenizer = nullptr;
+  GrammarCompiler* grammars = nullptr;          // none: structured output is refused
   const ChatRenderer* chat_template = nullptr;  // none: chat is refused
   EngineClient* engine = nullptr;
 };

@@ -16,8 +16,8 @@ void move_front(std::string& from, std::size_t n, std::string& to) {
 
 }  // namespace
 
-ReasoningParser::ReasoningParser(State initial, bool tools_active)
-    : state_(initial), tools_active_(tools_active) {}
+ReasoningParser::ReasoningParser(State initial, const ReasoningOptions& options)
+    : state_(initial), options_(options) {}
 
 ReasoningParser::Piece ReasoningParser::add(std::string_view text) {
   pending_ += text;
@@ -27,9 +27,23 @@ ReasoningParser::Piece ReasoningParser::add(std::string_view text) {
 ReasoningParser::Piece ReasoningParser::finish() { return parse(true); }
 
 bool ReasoningParser::pass_start(bool is_last) {
+  if (state_ == State::kOpen && options_.thinks_first_only) return pass_decisive_start(is_last);
   const std::string_view marker = state_ == State::kOpen ? kThinkCloser : kThinkOpener;
   if (!is_last && pending_.size() < marker.size() && marker.starts_with(pending_)) return false;
   if (pending_.starts_with(marker)) pending_.erase(0, marker.size());
+  is_at_start_ = false;
+  return true;
+}
+
+bool ReasoningParser::pass_decisive_start(bool is_last) {
+  const bool is_opener = pending_.starts_with(kThinkOpener);
+  const bool is_closer = pending_.starts_with(kThinkCloser);
+  const bool may_be_marker =
+      kThinkOpener.starts_with(pending_) || kThinkCloser.starts_with(pending_);
+  if (!is_last && !is_opener && !is_closer && may_be_marker) return false;
+  if (is_opener) pending_.erase(0, kThinkOpener.size());
+  if (is_closer) pending_.erase(0, kThinkCloser.size());
+  state_ = is_opener ? State::kReasoning : State::kContent;
   is_at_start_ = false;
   return true;
 }
@@ -48,7 +62,7 @@ void ReasoningParser::parse_open(Piece& out, bool is_last) {
 
 void ReasoningParser::parse_reasoning(Piece& out, bool is_last) {
   const std::size_t close = pending_.find(kThinkCloser);
-  const std::size_t tool = tools_active_ ? pending_.find(kToolBlock) : std::string::npos;
+  const std::size_t tool = options_.tools_active ? pending_.find(kToolBlock) : std::string::npos;
   if (close != std::string::npos || tool != std::string::npos) {
     move_front(pending_, std::min(close, tool), out.reasoning);
     if (close < tool) pending_.erase(0, kThinkCloser.size());
@@ -58,7 +72,7 @@ void ReasoningParser::parse_reasoning(Piece& out, bool is_last) {
   std::size_t held = 0;
   if (!is_last) {
     held = held_suffix(pending_, kThinkCloser);
-    if (tools_active_) held = std::max(held, held_suffix(pending_, kToolBlock));
+    if (options_.tools_active) held = std::max(held, held_suffix(pending_, kToolBlock));
   }
   move_front(pending_, pending_.size() - held, out.reasoning);
 }

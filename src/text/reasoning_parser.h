@@ -8,6 +8,11 @@
 
 namespace winnow {
 
+struct ReasoningOptions {
+  bool tools_active = false;       // a tool call that starts inside the thinking ends it
+  bool thinks_first_only = false;  // kOpen: a marker counts at offset 0 only
+};
+
 class ReasoningParser {
  public:
   enum class State {
@@ -21,9 +26,8 @@ class ReasoningParser {
     std::string content;
   };
 
-  /// `initial` is kReasoning when the prompt itself ended in the opener, else kOpen. With
-  /// `tools_active` a tool call that starts inside the thinking ends it.
-  explicit ReasoningParser(State initial, bool tools_active = false);
+  /// `initial` is kReasoning when the prompt itself ended in the opener, else kOpen.
+  explicit ReasoningParser(State initial, const ReasoningOptions& options = {});
 
   /// What became certain with `text`; at most one marker less a byte is held back.
   Piece add(std::string_view text);
@@ -35,12 +39,13 @@ class ReasoningParser {
  private:
   /// False: a marker at offset 0 may still be coming.
   bool pass_start(bool is_last);
+  bool pass_decisive_start(bool is_last);
   void parse_open(Piece& out, bool is_last);
   void parse_reasoning(Piece& out, bool is_last);
   Piece parse(bool is_last);
 
   State state_;
-  bool tools_active_;
+  ReasoningOptions options_;
   bool is_at_start_ = true;
   std::string pending_;
 };

@@ -19,7 +19,7 @@ Json vectors() {
 ReasoningParser parser_for(const Json& vector) {
   return ReasoningParser(vector["thinking_mode"] == "enabled" ? ReasoningParser::State::kReasoning
                                                               : ReasoningParser::State::kOpen,
-                         vector["tools_present"].get<bool>());
+                         {.tools_active = vector["tools_present"].get<bool>()});
 }
 
 std::string text_or_empty(const Json& object, const char* key) {
@@ -62,6 +62,36 @@ TEST(ReasoningParser, SplitsTheSameForEveryWayOfCutting) {
         all.content += rest.content;
         expect_piece(vector["expect_final"], all);
       }
+    }
+  }
+}
+
+// A constrained answer may hold a marker's text: only a marker at its very beginning is one.
+TEST(ReasoningParser, TakesLaterMarkersForTheAnswerWhereItThinksFirstOnly) {
+  const struct {
+    std::string text, reasoning, content;
+  } kCases[] = {
+      {"{\"a\":\"<mm:think>x</mm:think>\"}", "", "{\"a\":\"<mm:think>x</mm:think>\"}"},
+      {"</mm:think>{}<mm:think>", "", "{}<mm:think>"},
+      {"<mm:think>why</mm:think>{}", "why", "{}"},
+      {"<mm:thin", "", "<mm:thin"},
+      {"</mm:think", "", "</mm:think"},
+      {"", "", ""},
+  };
+  for (const auto& row : kCases) {
+    for (std::size_t size = 1; size <= row.text.size() + 1; ++size) {
+      ReasoningParser parser(ReasoningParser::State::kOpen, {.thinks_first_only = true});
+      ReasoningParser::Piece all;
+      const auto append = [&all](const ReasoningParser::Piece& piece) {
+        all.reasoning += piece.reasoning;
+        all.content += piece.content;
+      };
+      for (std::size_t at = 0; at < row.text.size(); at += size) {
+        append(parser.add(row.text.substr(at, size)));
+      }
+      append(parser.finish());
+      EXPECT_EQ(all.reasoning, row.reasoning) << row.text << " by " << size;
+      EXPECT_EQ(all.content, row.content) << row.text << " by " << size;
     }
   }
 }

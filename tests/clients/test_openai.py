@@ -262,7 +262,7 @@ def test_errors_are_the_client_libraries_own(client):
         client.embeddings.create(model="test-model", input="x")
     with pytest.raises(openai.BadRequestError, match="response_format"):
         client.chat.completions.create(
-            model="test-model", messages=MESSAGES, response_format={"type": "json_object"}
+            model="test-model", messages=MESSAGES, response_format={"type": "yaml"}
         )
 
 

@@ -202,6 +202,15 @@ ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, S
     state.penalties.apply(scratch.row);
     row.logits = scratch.row;
     row.scan = row_kernels().scan(row.logits);
+    if (has_filter_mask && row.scan.max == -std::numeric_limits<float>::infinity() &&
+        num_output < rules.params->min_tokens) {
+      // Where a grammar leaves nothing but the end, the end may come before min_tokens.
+      scratch.row.assign(raw.begin(), raw.end());
+      apply_filter_mask(scratch.mask, scratch.row);
+      apply_masks(rules, context, rules.params->min_tokens, scratch.row);
+      state.penalties.apply(scratch.row);
+      row.scan = row_kernels().scan(row.logits);
+    }
     if (row.scan.max == -std::numeric_limits<float>::infinity()) {
       row.status = SampleStatus::kNothingAllowed;
     }

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "server/openai/chat_messages.h"
+#include "server/openai/structured_output.h"
+#include "server/openai/tool_choice.h"
 
 namespace winnow::server {
 namespace {
@@ -55,35 +57,6 @@ void read_prompt_logprobs(Fields& fields, const RequestPolicy& policy, bool is_s
                                                policy.max_logprobs));
   }
   sampling.prompt_logprobs = static_cast<std::int32_t>(*count);
-}
-
-/// Whether the model's calls are parsed.
-bool read_tool_choice(Fields& fields, bool has_tools) {
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr) return has_tools;
-  const std::string mode = choice->is_string() ? choice->get<std::string>() : "";
-  if (mode == "none") return false;
-  if (!has_tools) fields.fail("tool_choice", "needs tools");
-  if (mode == "auto") return true;
-  if (mode == "required" || choice->is_object()) {
-    fields.fail("tool_choice",
-                "required and named choices need constrained decoding, which this version does not "
-                "have; use auto");
-  }
-  fields.fail("tool_choice",
-              describe(*choice) + " is not none, auto, required or {\"type\":\"function\",…}");
-}
-
-void set_tools(Fields& fields, const RequestPolicy& policy, ChatRequest& out) {
-  const bool is_parsed = read_tool_choice(fields, !out.tools.is_null()) && policy.parse_tool_calls;
-  out.generation.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  if (!is_parsed) return;
-  auto schemas = std::make_shared<ToolSchemas>();
-  for (const Json& tool : out.tools) {
-    const Json& function = tool["function"];
-    (*schemas)[function["name"].get<std::string>()] = function.value("parameters", Json());
-  }
-  out.generation.tools = std::move(schemas);
 }
 
 void refuse_unserved_chat(Fields& fields) {
@@ -194,11 +167,11 @@ ChatRequest read_chat_request(const Json& body, const RequestPolicy& policy,
   ChatRequest out;
   out.generation = read_generation_fields(fields, policy, defaults);
   read_chat_prompt(fields, policy, out);
-  set_tools(fields, policy, out);
+  out.generation.grammar = read_structured_output(fields);
+  read_tool_choice(fields, policy, out);
   set_reasoning(fields, policy, out);
   read_logprobs(fields, policy, out.generation.sampling);
   read_prompt_logprobs(fields, policy, out.generation.stream, out.generation.sampling);
-  refuse_structured_output(fields);
   refuse_unserved_chat(fields);
   out.echo = fields.boolean("echo").value_or(false);
   if (out.generation.max_tokens == 0) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "server/openai/structured_output.h"
+
 namespace winnow::server {
 namespace {
 
@@ -95,7 +97,7 @@ CompletionRequest read_completion_request(const Json& body, const RequestPolicy&
     fields.fail("best_of", fmt::format("{} differs from n = {}; only equal values are served",
                                        *best_of, sampling.n));
   }
-  refuse_structured_output(fields);
+  generation.grammar = read_structured_output(fields);
   warn_unknown_fields(fields, "/v1/completions");
   return out;
 }

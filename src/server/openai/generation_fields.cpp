@@ -253,33 +253,9 @@ TextOptions text_options(const GenerationFields& fields) {
           .skip_special_tokens = fields.skip_special_tokens,
           .min_tokens = fields.sampling.min_tokens,
           .reasoning = fields.reasoning,
+          .thinks_first_only = fields.grammar.has_value(),
           .tools = fields.tools,
           .ends_after_call = !fields.parallel_tool_calls};
-}
-
-void refuse_structured_output(Fields& fields) {
-  if (const Json* format = fields.object("response_format")) {
-    Fields inner(*format, "response_format");
-    const std::string type = inner.string("type").value_or("");
-    if (type == "json_object" || type == "json_schema" || type == "structural_tag") {
-      fields.fail(
-          "response_format",
-          fmt::format("type {} needs structured output, which this version does not have", type));
-    }
-    if (type != "text") {
-      inner.fail("type",
-                 fmt::format("'{}' is not text, json_object, json_schema or structural_tag", type));
-    }
-  }
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "guided_json_object"}) {
-    if (fields.find(name) != nullptr) {
-      fields.fail(name, "needs structured output, which this version does not have");
-    }
-  }
-  for (const char* name : {"guided_decoding_backend", "guided_whitespace_pattern"}) {
-    fields.ignore(name);
-  }
 }
 
 void warn_unknown_fields(const Fields& fields, const char* route) {

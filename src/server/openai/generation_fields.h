@@ -14,6 +14,7 @@
 #include "server/generation.h"
 #include "server/json_fields.h"
 #include "server/openai/speculation_json.h"
+#include "server/openai/structured_output.h"
 
 namespace winnow::server {
 
@@ -49,6 +50,7 @@ struct GenerationFields {
   bool include_reasoning = true;
   std::shared_ptr<const ToolSchemas> tools;  // chat: calls of these are parsed; null: none is
   bool parallel_tool_calls = true;
+  std::optional<AnswerGrammar> grammar;  // of the reply, after its thinking
 
   bool stream = false;
   bool include_usage = false;
@@ -81,9 +83,6 @@ GenerationFields read_generation_fields(Fields& fields, const RequestPolicy& pol
 
 /// How the replies to a request become text.
 TextOptions text_options(const GenerationFields& fields);
-
-/// Refuses response_format and structured-output fields other than plain text.
-void refuse_structured_output(Fields& fields);
 
 /// Logs members nobody reads, once per name for the life of the process.
 void warn_unknown_fields(const Fields& fields, const char* route);

@@ -177,6 +177,7 @@ class GenerationReply final : public PendingReply {
     request.cache_salt = plan_.fields.cache_salt;
     request.fairness_key = plan_.fairness_key;
     request.deadline = plan_.deadline;
+    request.token_filter = plan_.token_filter;
     request.on_update = [side](OutputUpdate&& update) { side->on_update(std::move(update)); };
     request.on_done = [side](const RequestStats& stats) { side->on_done(stats); };
     const Engine::Submitted submitted = context_.model->engine->submit(std::move(request));

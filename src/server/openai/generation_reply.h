@@ -27,6 +27,7 @@ struct GenerationPlan {
   GenerationFields fields;  // sampling complete, max_tokens resolved
   std::vector<PreparedPrompt> prompts;
   std::vector<std::vector<TokenId>> bad_words;
+  std::shared_ptr<const TokenFilter> token_filter;  // start state; null: any text
   std::string fairness_key;
   std::optional<Clock::time_point> deadline;
   std::unique_ptr<ReplyFormat> format;

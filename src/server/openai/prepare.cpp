@@ -245,6 +245,9 @@ void complete_plan(GenerationPlan& plan, const ServingModel& model, const Reques
     for (const TokenId token : model.banned_tokens) plan.bad_words.push_back({token});
   }
   fields.num_block_selections = resolve_block_selections(fields, plan.prompts.size(), model);
+  if (fields.grammar) {
+    plan.token_filter = make_token_filter(*fields.grammar, fields.reasoning, model);
+  }
   plan.deadline = deadline_of(fields, http);
   plan.trace_id = trace_id_of(http);
   if (wants_metrics(http)) fields.return_metrics = true;

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace winnow::server::testing {
@@ -95,6 +96,8 @@ TestServer::TestServer(TestServerOptions options)
   model_.defaults = options.defaults;
   model_.msa = {.layers = {2, 3}, .num_groups = 1, .top_k = 2, .block_tokens = 128};
   model_.tokenizer = tokenizer_.get();
+  grammars_ = std::make_unique<GrammarCompiler>(*tokenizer_, kTestVocab, std::vector{kTestEos});
+  model_.grammars = grammars_.get();
   model_.chat_template = &renderer_;
   model_.engine = engine_.get();
   metrics_ = std::make_unique<ServerMetrics>(MetricsOptions{

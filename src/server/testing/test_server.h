@@ -11,8 +11,9 @@
 #include "server/testing/fake_engine.h"
 
 namespace winnow {
+class GrammarCompiler;
 class Tokenizer;
-}
+}  // namespace winnow
 
 namespace winnow::server::testing {
 
@@ -64,6 +65,7 @@ class TestServer {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   PlainRenderer renderer_;
   std::unique_ptr<FakeEngine> engine_;
   ServingModel model_;
