@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "grammar/schema_check.h"
 #include "grammar/testing/grammar_text.h"
 
 namespace winnow {
@@ -154,6 +155,62 @@ TEST(GrammarCompiler, ForgetsTheLeastRecentlyUsed) {
   }
   EXPECT_EQ(compiler.counts().num_cached, 1);
   EXPECT_EQ(compiler.counts().num_compiled, 5);
+}
+
+// Schemas come from anyone: each mutation is compiled or refused with an Error, and nothing else.
+TEST(GrammarCompiler, MutatedSchemasAreCompiledOrRefused) {
+  const std::vector<std::string> pieces = {R"("type")",
+                                           R"("object")",
+                                           R"("properties")",
+                                           R"("items")",
+                                           R"("$ref")",
+                                           R"("#")",
+                                           R"("anyOf")",
+                                           R"("minLength")",
+                                           R"("maxItems")",
+                                           R"("pattern")",
+                                           R"("enum")",
+                                           "[",
+                                           "]",
+                                           "{",
+                                           "}",
+                                           ",",
+                                           ":",
+                                           "1",
+                                           "-1",
+                                           "null",
+                                           "true",
+                                           R"("array")",
+                                           R"("string")",
+                                           R"("required")"};
+  const std::string seeds[] = {
+      R"({"type":"object","properties":{"a":{"type":"string","maxLength":3},"b":{"$ref":"#"}}})",
+      R"({"anyOf":[{"type":"array","items":{"enum":[1,"x"]},"maxItems":2},{"type":"null"}]})",
+      R"({"type":"string","pattern":"^[a-z]{1,3}$"})"};
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  int num_compiled = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = seeds[random() % 3];
+    for (std::size_t n = 1 + random() % 3; n > 0; --n) {
+      const std::size_t at = random() % (text.size() + 1);
+      const std::size_t cut = std::min(random() % 12, text.size() - at);
+      text.replace(at, cut, random() % 4 == 0 ? "" : pieces[random() % pieces.size()]);
+    }
+    const auto schema = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (schema.is_discarded()) continue;
+    SCOPED_TRACE(text);
+    try {
+      check_schema(schema, "s");
+      GrammarState state(tiny_compiler().compile({.text = compilable_schema(schema)}));
+      std::vector<std::uint32_t> mask((static_cast<std::size_t>(tiny_vocab_size()) + 31) / 32);
+      (void)state.fill_mask(mask);
+      ++num_compiled;
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(num_compiled, 10);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const TextOptions& option
                               ReasoningOptions{.tools_active = options.tools != nullptr,
                                                .thinks_first_only = options.thinks_first_only});
   }
-  if (options.tools != nullptr) tool_parser_.emplace(*options.tools);
+  if (options.tools != nullptr) tool_parser_.emplace(*options.tools, options.tells_calls_early);
 }
 
 bool ChoiceOutput::is_thinking() const {
@@ -82,6 +82,11 @@ void ChoiceOutput::add_answer(std::string_view text) {
 
 void ChoiceOutput::take_calls(ToolCallParser::Piece&& piece) {
   add_text(piece.content);
+  for (ToolCallDelta& delta : piece.deltas) {
+    if (options_.ends_after_call && has_told_call_) break;
+    has_told_call_ = has_told_call_ || delta.is_complete;
+    call_deltas_.push_back(std::move(delta));
+  }
   for (ToolCall& call : piece.calls) {
     if (options_.ends_after_call && num_calls_ > 0) return;
     calls_.push_back(std::move(call));
@@ -116,7 +121,7 @@ void ChoiceOutput::finish(FinishReason reason) {
 
 bool ChoiceOutput::is_ready(std::int32_t interval) const {
   if (is_finished()) return true;
-  if (text_.empty() && reasoning_.empty() && calls_.empty()) return false;
+  if (text_.empty() && reasoning_.empty() && calls_.empty() && call_deltas_.empty()) return false;
   return is_first_ || static_cast<std::int32_t>(tokens_.size()) >= interval;
 }
 
@@ -127,6 +132,7 @@ ChoiceDelta ChoiceOutput::take() {
   delta.reasoning = std::exchange(reasoning_, {});
   delta.text = std::exchange(text_, {});
   delta.calls = std::exchange(calls_, {});
+  delta.call_deltas = std::exchange(call_deltas_, {});
   delta.tokens = std::exchange(tokens_, {});
   delta.finish_reason = finish_reason_;
   delta.stop_reason = stop_reason_;

@@ -24,7 +24,8 @@ struct ChoiceDelta {
   std::int32_t choice = 0;  // over all prompts of the request
   std::string reasoning;    // thinking, when it is split off
   std::string text;
-  std::vector<ToolCall> calls;
+  std::vector<ToolCall> calls;             // complete ones
+  std::vector<ToolCallDelta> call_deltas;  // all that is known of calls, with tells_calls_early
   std::vector<SampledToken> tokens;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
@@ -44,6 +45,7 @@ struct TextOptions {
   /// Tools whose calls are taken out of the answer; null: calls stay in it.
   std::shared_ptr<const ToolSchemas> tools = nullptr;
   bool ends_after_call = false;
+  bool tells_calls_early = false;  // pieces of calls go out while they are being written
 };
 
 /// Used by one thread at a time.
@@ -85,11 +87,13 @@ class ChoiceOutput {
   std::int32_t num_tokens_ = 0;
   std::int32_t num_reasoning_tokens_ = 0;
   std::int32_t num_calls_ = 0;
+  bool has_told_call_ = false;
   bool is_first_ = true;
   FinishReason finish_reason_ = FinishReason::kNone;
   StopReason stop_reason_;
   std::string reasoning_;
   std::vector<ToolCall> calls_;
+  std::vector<ToolCallDelta> call_deltas_;
   std::string text_;
   std::vector<SampledToken> tokens_;
 };

@@ -95,19 +95,44 @@ class Typing {
     return out;
   }
 
- private:
   Json convert(const TaggedValue& value, const Json* schema) const {
-    std::vector<Alternative> alternatives;
-    collect(schema, kMaxSchemaSteps, alternatives);
+    const std::vector<Alternative> alternatives = alternatives_of(schema);
     return value.members.empty() ? leaf(value.text, alternatives)
                                  : container(value, schema, alternatives);
   }
 
+  std::vector<Alternative> alternatives_of(const Json* schema) const {
+    std::vector<Alternative> alternatives;
+    collect(schema, kMaxSchemaSteps, alternatives);
+    return alternatives;
+  }
+
+  static const Json* item_schema(const Json* array, std::size_t index) {
+    const Json* const prefix = array == nullptr ? nullptr : member(*array, "prefixItems");
+    if (prefix != nullptr && prefix->is_array() && index < prefix->size()) return &(*prefix)[index];
+    return array == nullptr ? nullptr : member(*array, "items");
+  }
+
+  /// The first alternative that has elements; null: none has.
+  static const Alternative* container_of(const std::vector<Alternative>& alternatives) {
+    const auto found = std::ranges::find_if(alternatives, [](const Alternative& a) {
+      return a.kind == Kind::kArray || a.kind == Kind::kObject;
+    });
+    return found == alternatives.end() ? nullptr : &*found;
+  }
+
+  static bool takes_only_strings(const std::vector<Alternative>& alternatives) {
+    return !alternatives.empty() && std::ranges::all_of(alternatives, [](const Alternative& a) {
+      return a.kind == Kind::kString;
+    });
+  }
+
+ private:
   Json container(const TaggedValue& value, const Json* schema,
                  const std::vector<Alternative>& alternatives) const {
-    for (const Alternative& alternative : alternatives) {
-      if (alternative.kind == Kind::kArray) return array(value, alternative.schema);
-      if (alternative.kind == Kind::kObject) return object(value, alternative.schema);
+    if (const Alternative* const found = container_of(alternatives)) {
+      return found->kind == Kind::kArray ? array(value, found->schema)
+                                         : object(value, found->schema);
     }
     const bool is_list =
         std::ranges::all_of(value.members, [](const TaggedValue& m) { return m.key == "item"; });
@@ -116,23 +141,16 @@ class Typing {
   }
 
   Json array(const TaggedValue& value, const Json* schema) const {
-    const Json* const items = schema == nullptr ? nullptr : member(*schema, "items");
-    const Json* const prefix = schema == nullptr ? nullptr : member(*schema, "prefixItems");
     Json out = Json::array();
     for (const TaggedValue& m : value.members) {
-      const bool is_prefix = prefix != nullptr && prefix->is_array() && out.size() < prefix->size();
-      out.push_back(convert(m, is_prefix ? &(*prefix)[out.size()] : items));
+      out.push_back(convert(m, item_schema(schema, out.size())));
     }
     return out;
   }
 
   static Json leaf(const std::string& text, const std::vector<Alternative>& alternatives) {
     // Many models write null for a value they leave out; a tool that takes only strings means it.
-    const bool takes_only_strings =
-        !alternatives.empty() && std::ranges::all_of(alternatives, [](const Alternative& a) {
-          return a.kind == Kind::kString;
-        });
-    if (!takes_only_strings && lower(text) == "null") return nullptr;
+    if (!takes_only_strings(alternatives) && lower(text) == "null") return nullptr;
     for (const Alternative& alternative : alternatives) {
       if (std::optional<Json> value = leaf_as(alternative.kind, text)) return *std::move(value);
     }
@@ -239,6 +257,7 @@ class Typing {
     if (member(*schema, "properties") != nullptr) out.push_back({Kind::kObject, schema});
   }
 
+ public:
   const Json* member_schema(const Json* schema, const std::string& key,
                             int steps = kMaxSchemaSteps) const {
     schema = resolve(schema);
@@ -258,6 +277,7 @@ class Typing {
     return nullptr;
   }
 
+ private:
   const Json& root_;
 };
 
@@ -265,6 +285,40 @@ class Typing {
 
 Json tool_arguments(const TaggedValue& call, const Json& schema) {
   return Typing(schema).object(call, &schema);
+}
+
+ArgumentTyping::Container ArgumentTyping::container(const Json* schema) const {
+  const std::vector<Alternative> alternatives = Typing(*root_).alternatives_of(schema);
+  if (alternatives.empty()) return Container::kUnknown;
+  const Alternative* const found = Typing::container_of(alternatives);
+  return found != nullptr && found->kind == Kind::kArray ? Container::kArray : Container::kObject;
+}
+
+const ArgumentTyping::Json* ArgumentTyping::container_schema(const Json* schema) const {
+  const std::vector<Alternative> alternatives = Typing(*root_).alternatives_of(schema);
+  const Alternative* const found = Typing::container_of(alternatives);
+  return found == nullptr ? schema : found->schema;
+}
+
+bool ArgumentTyping::is_text(const Json* schema, std::string_view text) const {
+  const std::vector<Alternative> alternatives = Typing(*root_).alternatives_of(schema);
+  if (Typing::takes_only_strings(alternatives)) return true;
+  const bool is_string_first = alternatives.empty() || alternatives.front().kind == Kind::kString;
+  return is_string_first && !std::string_view("null").starts_with(lower(text));
+}
+
+ArgumentTyping::Json ArgumentTyping::value(const TaggedValue& value, const Json* schema) const {
+  return Typing(*root_).convert(value, schema);
+}
+
+const ArgumentTyping::Json* ArgumentTyping::member_schema(const Json* schema,
+                                                          const std::string& key) const {
+  return Typing(*root_).member_schema(schema, key);
+}
+
+const ArgumentTyping::Json* ArgumentTyping::item_schema(const Json* array,
+                                                        std::size_t index) const {
+  return Typing::item_schema(array, index);
 }
 
 }  // namespace winnow

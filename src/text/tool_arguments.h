@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace winnow {
@@ -23,5 +24,29 @@ inline constexpr int kMaxTaggedDepth = 64;
 /// that makes no sense is taken for none. Never throws on account of `value` or `schema`.
 nlohmann::ordered_json tool_arguments(const TaggedValue& call,
                                       const nlohmann::ordered_json& schema);
+
+/// The same conversion in parts, for a call that is still being written. The root outlives it;
+/// schemas may be null.
+class ArgumentTyping {
+ public:
+  using Json = nlohmann::ordered_json;
+  explicit ArgumentTyping(const Json& root) : root_(&root) {}
+
+  /// What becomes of a value with elements in it.
+  enum class Container { kArray, kObject, kUnknown };
+  Container container(const Json* schema) const;
+  /// The schema of that among the alternatives.
+  const Json* container_schema(const Json* schema) const;
+
+  /// Whether a value without elements, whose text starts so, becomes a string whatever follows.
+  bool is_text(const Json* schema, std::string_view text) const;
+  Json value(const TaggedValue& value, const Json* schema) const;
+
+  const Json* member_schema(const Json* schema, const std::string& key) const;
+  const Json* item_schema(const Json* array, std::size_t index) const;
+
+ private:
+  const Json* root_;
+};
 
 }  // namespace winnow

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "text/minimax_markers.h"
+#include "text/namespace_mark.h"
 
 namespace winnow {
 namespace {
@@ -11,23 +12,6 @@ namespace {
 constexpr std::string_view kCallOpener = "<invoke";
 constexpr std::string_view kCallCloser = "</invoke>";
 constexpr std::string_view kBlank = " \t\r\n";
-
-/// Blanks between the namespace marker and its tag are let pass, so many at most.
-constexpr std::size_t kMaxBlanks = 16;
-
-/// A namespace marker and what follows it.
-struct Mark {
-  std::size_t begin = 0;  // of the marker
-  std::size_t tag = 0;    // of the '<' after it, or the end of the text
-};
-
-std::optional<Mark> find_mark(std::string_view text, std::size_t from) {
-  const std::size_t begin = text.find(kToolNamespace, from);
-  if (begin == std::string_view::npos) return std::nullopt;
-  const std::size_t after = begin + kToolNamespace.size();
-  const std::size_t tag = std::min(text.find_first_not_of(kBlank, after), text.size());
-  return Mark{begin, tag - after <= kMaxBlanks ? tag : after};
-}
 
 /// Whether `text` is the beginning of `tag`, and not yet all of it.
 bool may_become(std::string_view text, std::string_view tag) {
@@ -51,7 +35,7 @@ class CallReader {
   /// Up to a closing tag, which stays, or the end of the text.
   bool read_members(TaggedValue& parent, int depth) {
     for (;;) {
-      const std::optional<Mark> mark = find_mark(text_, position_);
+      const std::optional<NamespaceMark> mark = find_namespace_mark(text_, position_);
       if (!mark) {
         parent.text += text_.substr(position_);
         position_ = text_.size();
@@ -76,7 +60,7 @@ class CallReader {
   }
 
   bool read_closer(std::string_view key) {
-    const std::optional<Mark> mark = find_mark(text_, position_);
+    const std::optional<NamespaceMark> mark = find_namespace_mark(text_, position_);
     if (!mark || mark->begin != position_) return false;
     std::string_view tag = text_.substr(mark->tag);
     if (!tag.starts_with("</")) return false;
@@ -128,7 +112,7 @@ ToolCallParser::Piece ToolCallParser::parse(bool is_last) {
 }
 
 bool ToolCallParser::take_text(Piece& out, bool is_last) {
-  const std::optional<Mark> mark = find_mark(pending_, 0);
+  const std::optional<NamespaceMark> mark = find_namespace_mark(pending_, 0);
   if (!mark) {
     const std::size_t held = is_last ? 0 : held_suffix(pending_, kToolNamespace);
     out.content.append(pending_, 0, pending_.size() - held);
@@ -151,7 +135,7 @@ bool ToolCallParser::take_text(Piece& out, bool is_last) {
 }
 
 bool ToolCallParser::take_from_block(Piece& out) {
-  const std::optional<Mark> mark = find_mark(pending_, 0);
+  const std::optional<NamespaceMark> mark = find_namespace_mark(pending_, 0);
   if (!mark) return false;
   const std::string_view tag = std::string_view(pending_).substr(mark->tag);
   if (tag.starts_with(kToolBlockCloser)) {
@@ -167,17 +151,19 @@ bool ToolCallParser::take_from_block(Piece& out) {
 }
 
 bool ToolCallParser::take_call(std::size_t begin, Piece& out) {
-  std::optional<Mark> end;
+  std::optional<NamespaceMark> end;
   for (std::size_t from = std::max(searched_, begin + kToolNamespace.size());;) {
-    end = find_mark(pending_, from);
+    end = find_namespace_mark(pending_, from);
     if (!end) {
       searched_ = pending_.size() - held_suffix(pending_, kToolNamespace);
+      tell_beginning(std::string_view(pending_).substr(begin), out);
       return false;
     }
     const std::string_view tag = std::string_view(pending_).substr(end->tag);
     if (tag.starts_with(kCallCloser)) break;
     if (may_become(tag, kCallCloser)) {
       searched_ = end->begin;
+      tell_beginning(std::string_view(pending_).substr(begin, end->begin - begin), out);
       return false;
     }
     from = end->begin + kToolNamespace.size();
@@ -194,18 +180,64 @@ bool ToolCallParser::take_call(std::size_t begin, Piece& out) {
   }
   const std::size_t after = end->tag + kCallCloser.size();
   if (name && values) {
-    static const nlohmann::ordered_json kUnknownTool;
-    const auto schema = schemas_->find(*name);
-    const nlohmann::ordered_json arguments =
-        tool_arguments(*values, schema == schemas_->end() ? kUnknownTool : schema->second);
+    const nlohmann::ordered_json arguments = tool_arguments(*values, schema_of(*name));
     out.calls.push_back({*std::move(name),
                          arguments.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
     ++num_calls_;
+    if (gives_deltas_) tell_end(out.calls.back(), out);
   } else {
     out.content.append(pending_, begin, after - begin);
   }
+  open_.reset();
   pending_.erase(0, after);
   return true;
+}
+
+const nlohmann::ordered_json& ToolCallParser::schema_of(const std::string& name) const {
+  static const nlohmann::ordered_json kUnknownTool;
+  const auto schema = schemas_->find(name);
+  return schema == schemas_->end() ? kUnknownTool : schema->second;
+}
+
+void ToolCallParser::tell_beginning(std::string_view call, Piece& out) {
+  if (!gives_deltas_) return;
+  std::string name;
+  if (!open_) {
+    const std::size_t attributes = call.find(kCallOpener) + kCallOpener.size();
+    const std::size_t opened = call.find('>', attributes);
+    if (opened == std::string_view::npos) return;
+    const std::optional<std::string> found =
+        tool_name(call.substr(attributes, opened - attributes));
+    if (!found) return;
+    name = *found;
+    open_.emplace(OpenCall{.index = num_told_++,
+                           .num_read = opened + 1,
+                           .arguments = ArgumentStream(schema_of(name))});
+  }
+  // A marker may have been read in part, and belong to the closer as it seems now.
+  std::string told;
+  if (open_->num_read <= call.size()) {
+    told = open_->arguments.add(call.substr(open_->num_read));
+    open_->num_read = call.size();
+  }
+  if (name.empty() && told.empty()) return;
+  open_->told += told;
+  out.deltas.push_back(
+      {.index = open_->index, .name = std::move(name), .arguments = std::move(told)});
+}
+
+void ToolCallParser::tell_end(const ToolCall& call, Piece& out) {
+  if (open_ && call.arguments.starts_with(open_->told)) {
+    out.deltas.push_back({.index = open_->index,
+                          .name = {},
+                          .arguments = call.arguments.substr(open_->told.size()),
+                          .is_complete = true});
+  } else {
+    out.deltas.push_back({.index = num_told_++,
+                          .name = call.name,
+                          .arguments = call.arguments,
+                          .is_complete = true});
+  }
 }
 
 }  // namespace winnow

@@ -10,13 +10,21 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tool_arguments.h"
+#include "text/argument_stream.h"
 
 namespace winnow {
 
 struct ToolCall {
   std::string name;
   std::string arguments;  // a JSON object
+};
+
+/// News of a call that is being written: pieces of one call have one index.
+struct ToolCallDelta {
+  int index = 0;          // over the whole text, with calls that were given up
+  std::string name;       // in the first piece of a call, else empty
+  std::string arguments;  // the next bytes of a JSON object
+  bool is_complete = false;
 };
 
 /// Tool name -> JSON schema of its parameters.
@@ -27,10 +35,15 @@ class ToolCallParser {
   struct Piece {
     std::string content;
     std::vector<ToolCall> calls;
+    std::vector<ToolCallDelta> deltas;
   };
 
-  /// `schemas` must outlive the parser.
-  explicit ToolCallParser(const ToolSchemas& schemas) : schemas_(&schemas) {}
+  /// `schemas` must outlive the parser. With `gives_deltas` calls are also told while they are
+  /// being written. The pieces of a complete call add up to its entry in `calls`, byte for byte. A
+  /// call that turns out to be malformed is given up, its JSON unfinished; so is one whose
+  /// beginning was told wrongly, which then follows whole under an index of its own.
+  explicit ToolCallParser(const ToolSchemas& schemas, bool gives_deltas = false)
+      : schemas_(&schemas), gives_deltas_(gives_deltas) {}
 
   /// What became certain with `text`: a call when its closing tag is there. A call that is
   /// malformed comes out as content, with its tags; text after the block of calls is dropped.
@@ -49,12 +62,26 @@ class ToolCallParser {
   bool take_text(Piece& out, bool is_last);
   bool take_from_block(Piece& out);
   bool take_call(std::size_t begin, Piece& out);
+  /// `call` begins with the open call's opener and holds none of its closer.
+  void tell_beginning(std::string_view call, Piece& out);
+  void tell_end(const ToolCall& call, Piece& out);
+  const nlohmann::ordered_json& schema_of(const std::string& name) const;
 
   const ToolSchemas* schemas_;
   State state_ = State::kText;
   int num_calls_ = 0;
   std::string pending_;
   std::size_t searched_ = 0;  // of pending_: no end of the open call before here
+
+  struct OpenCall {
+    int index;
+    std::size_t num_read;  // of the call's text
+    ArgumentStream arguments;
+    std::string told{};
+  };
+  bool gives_deltas_;
+  int num_told_ = 0;
+  std::optional<OpenCall> open_;
 };
 
 }  // namespace winnow

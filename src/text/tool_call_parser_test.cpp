@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
+#include <vector>
 
 namespace winnow {
 namespace {
@@ -94,6 +97,76 @@ TEST(ToolCallParser, ReadsTheSameForEveryWayOfCutting) {
         }
         append(parser.finish(), pieces);
         expect_piece(vector["expect_final"], pieces, 0);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+/// What a client makes of the pieces: the calls that were completed, by index.
+struct Told {
+  std::map<int, ToolCall> calls;
+  std::map<int, bool> is_complete;
+  std::string content;
+
+  void add(const ToolCallParser::Piece& piece) {
+    content += piece.content;
+    for (const ToolCallDelta& delta : piece.deltas) {
+      ToolCall& call = calls[delta.index];
+      EXPECT_EQ(call.name.empty(), !delta.name.empty()) << "a name comes first, and once";
+      call.name += delta.name;
+      call.arguments += delta.arguments;
+      EXPECT_FALSE(is_complete[delta.index]) << "nothing follows the end";
+      is_complete[delta.index] = delta.is_complete;
+    }
+  }
+  std::vector<ToolCall> complete() const {
+    std::vector<ToolCall> out;
+    for (const auto& [index, call] : calls) {
+      if (is_complete.at(index)) out.push_back(call);
+    }
+    return out;
+  }
+};
+
+void expect_told(const std::string& whole, const std::vector<std::size_t>& cuts,
+                 const ToolSchemas& schemas) {
+  const ToolCallParser::Piece expected = parse(whole, schemas);
+  ToolCallParser parser(schemas, /*gives_deltas=*/true);
+  Told told;
+  std::size_t at = 0;
+  for (const std::size_t cut : cuts) {
+    told.add(parser.add(whole.substr(at, cut - at)));
+    at = cut;
+  }
+  told.add(parser.add(whole.substr(at)));
+  told.add(parser.finish());
+  EXPECT_EQ(told.content, expected.content);
+  const std::vector<ToolCall> complete = told.complete();
+  ASSERT_EQ(complete.size(), expected.calls.size());
+  for (std::size_t i = 0; i < complete.size(); ++i) {
+    EXPECT_EQ(complete[i].name, expected.calls[i].name);
+    EXPECT_EQ(complete[i].arguments, expected.calls[i].arguments);
+  }
+  for (const auto& [index, call] : told.calls) {  // nobody can run what was given up
+    EXPECT_TRUE(told.is_complete.at(index) || !Json::accept(call.arguments)) << call.arguments;
+  }
+}
+
+// Case H3: pieces add up to the call of the whole text, however the stream was cut.
+TEST(ToolCallParser, DeltasAddUpToTheCallForEveryWayOfCutting) {
+  const Json all = vectors();
+  const ToolSchemas schemas = schemas_of(all["tools"]);
+  for (const Json& vector : all["tool_calls"]) {
+    const std::string whole = whole_text(vector);
+    for (std::size_t first = 0; first <= whole.size(); ++first) {
+      for (const std::size_t size :
+           {std::size_t{1}, std::size_t{2}, std::size_t{3}, whole.size() + 1}) {
+        SCOPED_TRACE(vector["id"].get<std::string>() + " cut at " + std::to_string(first) +
+                     " and by " + std::to_string(size));
+        std::vector<std::size_t> cuts = {first};
+        while (cuts.back() + size < whole.size()) cuts.push_back(cuts.back() + size);
+        expect_told(whole, cuts, schemas);
         if (HasFailure()) return;
       }
     }
@@ -247,6 +320,76 @@ TEST(ToolCallParser, BytesThatAreNoUtf8StillMakeJson) {
   const auto piece = parse(block(element("a", "\xFF\xC3")), {});
   ASSERT_EQ(piece.calls.size(), 1U);
   EXPECT_TRUE(nlohmann::json::accept(piece.calls[0].arguments));
+}
+
+/// All that was told of the arguments once `inside` was read, the call being open still.
+std::string told_of(const std::string& inside, const std::string& properties) {
+  const ToolSchemas schemas = {
+      {"f", Json{{"type", "object"}, {"properties", Json::parse(properties)}}}};
+  ToolCallParser parser(schemas, /*gives_deltas=*/true);
+  std::string told;
+  for (const char c : kNs + "<tool_call>\n" + kNs + "<invoke name=\"f\">" + inside) {
+    for (const ToolCallDelta& delta : parser.add(std::string(1, c)).deltas) {
+      told += delta.arguments;
+    }
+  }
+  return told;
+}
+
+// Case H3: the first bytes come long before the call is complete.
+TEST(ToolCallParser, TellsArgumentsAsTheyAreWritten) {
+  EXPECT_EQ(told_of("", "{}"), "{");
+  EXPECT_EQ(told_of(kNs + "<s>Par", R"({"s":{"type":"string"}})"), R"({"s":"Par)");
+  EXPECT_EQ(told_of(kNs + "<s>a\"\n\xC3", R"({"s":{"type":"string"}})"), R"({"s":"a\"\n)");
+  EXPECT_EQ(told_of(kNs + "<s>nul", "{}"), "{");
+  EXPECT_EQ(told_of(kNs + "<s>nulls", "{}"), R"({"s":"nulls)");
+  EXPECT_EQ(told_of(element("i", "12") + kNs + "<n>3", R"({"i":{"type":"integer"}})"),
+            R"({"i":12,"n":"3)");
+  const std::string list = R"({"l":{"type":"array","items":{"type":"object",
+      "properties":{"x":{"type":"integer"},"t":{"type":"string"}}}}})";
+  EXPECT_EQ(told_of(kNs + "<l>" + kNs + "<item>" + element("x", "1") + kNs + "<t>ab", list),
+            R"({"l":[{"x":1,"t":"ab)");
+  EXPECT_EQ(told_of(kNs + "<l>" + element("item", element("x", "1")) + kNs + "<item>", list),
+            R"({"l":[{"x":1})");
+}
+
+TEST(ToolCallParser, RandomCallsAreToldAsTheyAreRead) {
+  const std::vector<std::string> pieces = {kNs,
+                                           "<invoke name=\"f\">",
+                                           "</invoke>",
+                                           "<tool_call>",
+                                           "</tool_call>",
+                                           "<a>",
+                                           "</a>",
+                                           "<b>",
+                                           "</b>",
+                                           "<item>",
+                                           "</item>",
+                                           "null",
+                                           "1",
+                                           " ",
+                                           "x\"y",
+                                           "\xE6\x97\xA5",
+                                           "{}",
+                                           "<"};
+  const ToolSchemas schemas = {{"f", Json::parse(R"({"type":"object","properties":{
+      "a":{"type":["array","string"],"items":{"type":"object"}},"b":{"anyOf":[{"type":"null"},
+      {"type":"object","properties":{"a":{"type":"string"}}}]}}})")}};
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 3000 && !::testing::Test::HasFailure(); ++round) {
+    std::string whole = random() % 4 == 0 ? "" : kNs + "<tool_call>" + kNs + "<invoke name=\"f\">";
+    for (std::size_t n = random() % 40; n > 0; --n) {
+      if (random() % 2 == 0) whole += kNs;
+      whole += pieces[random() % pieces.size()];
+    }
+    if (random() % 2 == 0) whole += kNs + "</invoke>" + kNs + "</tool_call>";
+    std::vector<std::size_t> cuts;
+    for (std::size_t at = 0; at < whole.size(); at += 1 + random() % 7) cuts.push_back(at);
+    SCOPED_TRACE(whole);
+    expect_told(whole, cuts, schemas);
+  }
 }
 
 }  // namespace

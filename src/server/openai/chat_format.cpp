@@ -11,15 +11,29 @@
 namespace winnow::server {
 namespace {
 
-/// `first_index`: deltas number the calls over the whole message.
-Json calls_json(const std::vector<ToolCall>& calls, std::optional<std::size_t> first_index) {
+Json call_json(const std::string& name, const std::string& arguments) {
+  Json entry;
+  entry["id"] = "call_" + random_hex().substr(0, 24);
+  entry["type"] = "function";
+  entry["function"] = Json{{"name", name}, {"arguments", arguments}};
+  return entry;
+}
+
+/// One entry for each call that there is news of: its beginning has an id and a name.
+Json call_deltas_json(const std::vector<ToolCallDelta>& deltas) {
   Json out = Json::array();
-  for (const ToolCall& call : calls) {
-    Json entry;
-    if (first_index) entry["index"] = *first_index + out.size();
-    entry["id"] = "call_" + random_hex().substr(0, 24);
-    entry["type"] = "function";
-    entry["function"] = Json{{"name", call.name}, {"arguments", call.arguments}};
+  for (const ToolCallDelta& delta : deltas) {
+    if (!out.empty() && out.back()["index"] == delta.index) {
+      auto& arguments = out.back()["function"]["arguments"].get_ref<std::string&>();
+      arguments += delta.arguments;
+      continue;
+    }
+    Json entry{{"index", delta.index}};
+    if (delta.name.empty()) {
+      entry["function"] = Json{{"arguments", delta.arguments}};
+    } else {
+      entry.update(call_json(delta.name, delta.arguments));
+    }
     out.push_back(std::move(entry));
   }
   return out;
@@ -46,10 +60,10 @@ class ChatFormat final : public ReplyFormat {
       entry["delta"]["reasoning_content"] = std::move(delta.reasoning);
     }
     if (!delta.text.empty()) entry["delta"]["content"] = std::move(delta.text);
-    if (!delta.calls.empty()) {
-      entry["delta"]["tool_calls"] = calls_json(delta.calls, choice.num_calls);
-      choice.num_calls += delta.calls.size();
+    if (!delta.call_deltas.empty()) {
+      entry["delta"]["tool_calls"] = call_deltas_json(delta.call_deltas);
     }
+    choice.num_calls += delta.calls.size();
     entry["logprobs"] = nullptr;
     if (header_.want_logprobs && !delta.tokens.empty()) {
       entry["logprobs"] = logprobs_of(delta.tokens);
@@ -127,7 +141,7 @@ class ChatFormat final : public ReplyFormat {
     std::string reasoning;
     std::string text;
     std::vector<ToolCall> calls;
-    std::size_t num_calls = 0;    // streamed
+    std::size_t num_calls = 0;  // complete, of a stream
     std::int64_t num_tokens = 0;  // whose kept blocks were reported
     Json msa_blocks = Json::array();
     Json logprobs = Json::array();
@@ -185,7 +199,9 @@ class ChatFormat final : public ReplyFormat {
     message["content"] = content.empty() && has_other ? Json() : Json(content);
     message["reasoning"] = has_reasoning ? Json(choice.reasoning) : Json();
     message["reasoning_content"] = message["reasoning"];
-    if (!choice.calls.empty()) message["tool_calls"] = calls_json(choice.calls, std::nullopt);
+    for (const ToolCall& call : choice.calls) {
+      message["tool_calls"].push_back(call_json(call.name, call.arguments));
+    }
     message["refusal"] = nullptr;
     message["annotations"] = nullptr;
     message["audio"] = nullptr;

@@ -255,7 +255,8 @@ TextOptions text_options(const GenerationFields& fields) {
           .reasoning = fields.reasoning,
           .thinks_first_only = fields.grammar.has_value(),
           .tools = fields.tools,
-          .ends_after_call = !fields.parallel_tool_calls};
+          .ends_after_call = !fields.parallel_tool_calls,
+          .tells_calls_early = fields.stream};
 }
 
 void warn_unknown_fields(const Fields& fields, const char* route) {
