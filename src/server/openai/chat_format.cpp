@@ -141,7 +141,7 @@ class ChatFormat final : public ReplyFormat {
     std::string reasoning;
     std::string text;
     std::vector<ToolCall> calls;
-    std::size_t num_calls = 0;  // complete, of a stream
+    std::size_t num_calls = 0;    // complete, of a stream
     std::int64_t num_tokens = 0;  // whose kept blocks were reported
     Json msa_blocks = Json::array();
     Json logprobs = Json::array();
