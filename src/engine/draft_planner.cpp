@@ -11,9 +11,8 @@ namespace {
 /// cut would never be counted.
 constexpr std::int64_t kWholeBlockPeriod = 16;
 
-constexpr std::int32_t kQuietSteps = 64;  // after so many the drafter is left alone,
-constexpr std::int64_t kTryPeriod = 16;   // but for one of so many sequences that begin,
-constexpr std::int32_t kPayingSteps = 8;  // until such have drafted for so many steps
+/// Who is followed although nothing is expected of it is so for this many tokens after its prompt.
+constexpr std::int32_t kTrialTokens = 64;
 
 // Of the measured times: one step in so many counts, and none by more than a factor of two, since
 // what delays a step is mostly not its drafts.
@@ -48,11 +47,11 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
   }
   forecasts_.clear();
   for (const Candidate& candidate : candidates) forecasts_.push_back(forecast_of(candidate));
-  // Sequences that cannot draft take a row as prompts do.
-  const auto num_others =
-      num_other_rows + num_sequences - static_cast<std::int32_t>(candidates.size());
+  const OtherWork others{
+      .num_prompt_rows = num_other_rows,
+      .num_sequences = num_sequences - static_cast<std::int32_t>(candidates.size())};
   chooser_->clock().set_draft_factor(drafting_ratio_ / plain_ratio_);
-  chooser_->choose(forecasts_, num_others, plan_.exploration_seconds, plan_);
+  chooser_->choose(forecasts_, others, plan_.exploration_seconds, plan_);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const bool is_probe = static_cast<std::int32_t>(i) == plan_.probed;
     DraftMemory& memory = candidates[i].sequence->drafting;
@@ -60,28 +59,43 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
     memory.is_probe = is_probe;
     if (is_probe) probed_ = candidates[i].sequence;
   }
-  note_whether_it_pays(candidates);
+  settle_context(candidates);
   return plan_.lengths;
 }
 
-bool DraftPlanner::follows(Sequence& sequence) {
+bool DraftPlanner::follows(Sequence& sequence, std::int32_t num_sequences) {
   std::optional<bool>& is_followed = sequence.drafting.is_followed;
-  if (!is_followed) is_followed = !is_asleep_ || num_begun_asleep_++ % kTryPeriod == 0;
+  if (!is_followed) is_followed = is_worth_following(sequence, num_sequences);
   return *is_followed;
 }
 
-void DraftPlanner::note_whether_it_pays(std::span<const Candidate> candidates) {
-  if (candidates.empty()) return;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (plan_.lengths[i] == 0 || static_cast<std::int32_t>(i) == plan_.probed) continue;
-    num_quiet_steps_ = 0;
-    if (is_asleep_ && ++num_paying_steps_ == kPayingSteps) is_asleep_ = false;
-    return;
-  }
-  if (++num_quiet_steps_ < kQuietSteps) return;
-  num_quiet_steps_ = 0;
-  num_paying_steps_ = 0;
-  is_asleep_ = true;
+bool DraftPlanner::is_worth_following(const Sequence& sequence, std::int32_t num_sequences) {
+  if (!chooser_) return true;
+  const StepClock& clock = chooser_->clock();
+  const DraftForecast stranger{
+      .survival = forecast_survival(AcceptanceHistory(kSequenceDecay), history_, length_options_),
+      .limit = max_drafts(),
+      .kv_bytes = sequence.num_tokens() * clock.costs().kv_token_bytes,
+      .row_kv_bytes = sequence.num_tokens() * clock.costs().row_kv_token_bytes};
+  forecasts_.assign(static_cast<std::size_t>(num_sequences), stranger);
+  if (chooser_->gain(forecasts_) > clock.context_seconds(num_sequences)) return true;
+  const double trial =
+      clock.context_seconds(sequence.num_tokens()) + kTrialTokens * clock.context_seconds(1);
+  if (num_followed_ > 0 || !context_budget_.affords(trial)) return false;
+  context_budget_.spend(clock.context_seconds(sequence.num_tokens()));
+  ++num_followed_;
+  return true;
+}
+
+/// Keeping up is paid for by what the step's drafts are expected to save, or else by the budget;
+/// when that is spent the candidates are followed no longer.
+void DraftPlanner::settle_context(std::span<const Candidate> candidates) {
+  num_followed_ = static_cast<std::int32_t>(candidates.size());
+  const double cost = chooser_->clock().context_seconds(num_followed_);
+  context_budget_.settle(plan_.plain_seconds, plan_.gain_seconds - cost);
+  if (context_budget_.affords(0)) return;
+  context_budget_.clear_debt();
+  num_followed_ = 0;
   for (const Candidate& candidate : candidates) candidate.sequence->drafting.is_followed = false;
 }
 
@@ -145,10 +159,14 @@ void DraftPlanner::observe_step(double seconds, std::span<const Chunk> chunks) {
   if (!is_corrected_) return;
   const StepCosts& costs = chooser_->costs();
   StepLoad load;
+  std::int32_t num_context_tokens = 0;
   for (const Chunk& chunk : chunks) {
     if (chunk.num_tokens > 1) return;  // a prompt's: not what is asked about
     const double context = chunk.end();
     const std::int32_t length = chunk.sequence->draft.size();
+    if (chunk.sequence->drafting.is_followed.value_or(false)) {
+      num_context_tokens += 1 + chunk.sequence->draft.num_accepted();
+    }
     load.num_rows += 1 + length;
     load.kv_bytes += context * (costs.kv_token_bytes + costs.row_kv_token_bytes * length);
     load.num_draft_rows += length;
@@ -158,7 +176,8 @@ void DraftPlanner::observe_step(double seconds, std::span<const Chunk> chunks) {
     load.kv_bytes += context * costs.draft_kv_token_bytes;
   }
   chooser_->clock().set_draft_factor(1.0);
-  const double expected = chooser_->clock().seconds(load);
+  const double expected =
+      chooser_->clock().seconds(load) + chooser_->clock().context_seconds(num_context_tokens);
   if (!(expected > 0)) return;
   double& ratio = load.longest_draft > 0 ? drafting_ratio_ : plain_ratio_;
   const double seen = std::clamp(seconds / expected, ratio / kMaxRatio, ratio * kMaxRatio);

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/context_budget.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
 #include "engine/speculate/confidence.h"
@@ -34,10 +35,11 @@ class DraftPlanner {
   /// As measured; those of the options are taken as they are.
   void set_costs(const StepCosts& costs);
 
-  /// Whether the drafter is to keep up with the sequence, decided when its first tokens have been
-  /// computed. Where drafting has not paid for a while keeping up would be all cost: then only a
-  /// few of those that begin are followed, to see whether it pays again.
-  bool follows(Sequence& sequence);
+  /// Whether the drafter is to keep up with the sequence, one of `num_sequences` at work, decided
+  /// when its first tokens have been computed. Where drafting is not expected to pay for keeping up
+  /// only one now and then is followed, as a small share of the time allows, to see whether it
+  /// does; and nobody any more once that is spent.
+  bool follows(Sequence& sequence, std::int32_t num_sequences);
 
   struct Candidate {  // a followed sequence
     Sequence* sequence = nullptr;
@@ -61,18 +63,17 @@ class DraftPlanner {
 
  private:
   DraftForecast forecast_of(const Candidate& candidate) const;
-  void note_whether_it_pays(std::span<const Candidate> candidates);
+  void settle_context(std::span<const Candidate> candidates);
+  bool is_worth_following(const Sequence& sequence, std::int32_t num_sequences);
 
   SpeculationOptions options_;
   DraftLengthOptions length_options_;
   bool has_failed_ = false;
   bool is_paused_ = false;
   std::optional<DraftLengthChooser> chooser_;
-  bool is_corrected_ = false;                // costs were measured: later steps correct them
-  bool is_asleep_ = false;                   // drafting has not paid
-  std::int32_t num_quiet_steps_ = 0;         // in a row: nobody drafted but to be measured
-  std::int32_t num_paying_steps_ = 0;        // since falling asleep
-  std::int64_t num_begun_asleep_ = 0;        // sequences
+  bool is_corrected_ = false;  // costs were measured: later steps correct them
+  ContextBudget context_budget_;
+  std::int32_t num_followed_ = 0;            // of the last step
   AcceptanceHistory history_{kEngineDecay};  // of all sequences
   ConfidenceCalibration calibration_;
   DraftPlan plan_;

@@ -149,8 +149,9 @@ bool DraftProposer::propose_slot(Sequence& sequence, std::span<const float> logi
 void DraftProposer::commit_context(const Batch& batch, std::span<const Chunk> chunks) {
   if (planner_.max_drafts() == 0) return;
   slices_.clear();
+  const auto num_sequences = static_cast<std::int32_t>(chunks.size());
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    if (!planner_.follows(*chunks[i].sequence)) continue;
+    if (!planner_.follows(*chunks[i].sequence, num_sequences)) continue;
     const BatchSequence& sequence = batch.sequences[i];
     const std::int32_t num_accepted = chunks[i].sequence->draft.num_accepted();
     slices_.push_back({.first_row = sequence.first_token,

@@ -78,26 +78,44 @@ DraftLengthChooser::DraftLengthChooser(const StepCosts& costs, const DraftLength
   options.validate();
 }
 
-void DraftLengthChooser::choose(std::span<const DraftForecast> requests,
-                                std::int32_t num_other_rows, double exploration_seconds,
-                                DraftPlan& plan) {
-  num_other_rows_ = num_other_rows;
-  plan.probed = -1;
-  plan.lengths.assign(requests.size(), 0);
-  evaluate(requests, plan);
-  plain_seconds_ = plan.seconds;
-  plan.seconds_per_token = rate_of(plan) > 0 ? 1.0 / rate_of(plan) : 0.0;
+void DraftLengthChooser::choose(std::span<const DraftForecast> requests, const OtherWork& others,
+                                double exploration_seconds, DraftPlan& plan) {
+  others_ = others;
+  evaluate_plain(requests, plan);
   if (!requests.empty()) {
     find_best(requests, plan);
     keep_previous(requests, plan);
   }
+  plan.gain_seconds = gain_of(requests, plan);
   plan.exploration_seconds = exploration_seconds;
-  probe(requests, exploration_seconds + options_.exploration * plain_seconds_, plan);
+  probe(requests, exploration_seconds + options_.exploration * plan.plain_seconds, plan);
 
   StepLoad load = load_of(requests, plan.lengths);
   const double now = clock_.seconds(load);
   ++load.num_rows;
   plan.min_survival = plan.seconds > 0 ? (clock_.seconds(load) - now) * rate_of(plan) : 0.0;
+}
+
+double DraftLengthChooser::gain(std::span<const DraftForecast> requests) {
+  others_ = {};
+  evaluate_plain(requests, gain_plan_);
+  find_best(requests, gain_plan_);
+  return gain_of(requests, gain_plan_);
+}
+
+/// What the tokens beyond plain decoding's are worth, less what the step takes longer.
+double DraftLengthChooser::gain_of(std::span<const DraftForecast> requests,
+                                   const DraftPlan& plan) const {
+  return (plan.expected_tokens - plain_tokens(requests)) * plan.seconds_per_token -
+         (plan.seconds - plan.plain_seconds);
+}
+
+void DraftLengthChooser::evaluate_plain(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  plan.probed = -1;
+  plan.lengths.assign(requests.size(), 0);
+  evaluate(requests, plan);
+  plan.plain_seconds = plan.seconds;
+  plan.seconds_per_token = rate_of(plan) > 0 ? 1.0 / rate_of(plan) : 0.0;
 }
 
 /// plan holds the plain step and gets the best one.
@@ -120,14 +138,13 @@ void DraftLengthChooser::find_best(std::span<const DraftForecast> requests, Draf
   });
 
   const StepLoad plain = load_of(requests, plan.lengths);
-  const auto plain_tokens = static_cast<double>(requests.size());
   double best_rate = rate_of(plan);
   std::int32_t best_cap = 0;
   std::int32_t best_rows = 0;
   for (std::int32_t cap = 1; cap <= longest; ++cap) {
     StepLoad load = plain;
     load.longest_draft = cap;
-    double tokens = plain_tokens;
+    double tokens = plain_tokens(requests);
     for (const Slot& slot : slots_) {
       if (slot.index >= cap) continue;
       const DraftForecast& request = requests[static_cast<std::size_t>(slot.request)];
@@ -165,7 +182,7 @@ void DraftLengthChooser::keep_previous(std::span<const DraftForecast> requests, 
   }
   evaluate(requests, kept);
   const double plain_rate =
-      plain_seconds_ > 0 ? static_cast<double>(requests.size()) / plain_seconds_ : 0.0;
+      plan.plain_seconds > 0 ? plain_tokens(requests) / plan.plain_seconds : 0.0;
   const bool is_good_enough = rate_of(plan) <= rate_of(kept) * (1.0 + options_.hysteresis);
   if (is_good_enough && rate_of(kept) >= plain_rate) {
     plan.lengths.swap(kept.lengths);
@@ -186,7 +203,7 @@ void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double c
     if (chosen == requests.size() || requests[r].hope > requests[chosen].hope) chosen = r;
   }
   if (chosen == requests.size()) {  // everyone drafts: nothing to save for
-    plan.exploration_seconds = std::min(credit, plain_seconds_);
+    plan.exploration_seconds = std::min(credit, plan.plain_seconds);
     return;
   }
   const double seconds_before = plan.seconds;
@@ -206,7 +223,7 @@ void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double c
 
 StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,
                                      std::span<const std::int32_t> lengths) const {
-  StepLoad load{.num_rows = num_other_rows_};
+  StepLoad load{.num_rows = others_.num_prompt_rows + others_.num_sequences};
   for (std::size_t r = 0; r < requests.size(); ++r) {
     const std::int32_t length = lengths[r];
     load.num_rows += 1 + length;
@@ -220,9 +237,13 @@ StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,
   return load;
 }
 
+double DraftLengthChooser::plain_tokens(std::span<const DraftForecast> requests) const {
+  return static_cast<double>(requests.size()) + others_.num_sequences;
+}
+
 void DraftLengthChooser::evaluate(std::span<const DraftForecast> requests, DraftPlan& plan) {
   plan.seconds = clock_.seconds(load_of(requests, plan.lengths));
-  plan.expected_tokens = static_cast<double>(requests.size());
+  plan.expected_tokens = plain_tokens(requests);
   for (std::size_t r = 0; r < requests.size(); ++r) {
     for (std::int32_t i = 0; i < plan.lengths[r]; ++i) {
       plan.expected_tokens += requests[r].survival[static_cast<std::size_t>(i)];

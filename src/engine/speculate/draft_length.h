@@ -81,15 +81,24 @@ struct DraftForecast {
   double draft_kv_bytes = 0;  // read by the drafter when it drafts
 };
 
+/// What else the step holds.
+struct OtherWork {
+  std::int32_t num_prompt_rows = 0;
+  std::int32_t num_sequences =
+      0;  // that decode a token each and cannot draft: they wait for drafts
+};
+
 struct DraftPlan {
   std::vector<std::int32_t> lengths;  // by request
-  double expected_tokens = 0;         // of the step, of these sequences
+  double expected_tokens = 0;         // of the step, of all sequences that decode
   double seconds = 0;
   /// A drafted row pays for itself in this step if it is accepted at least so often.
   double min_survival = 0;
   double exploration_seconds = 0;  // saved up, to be handed to the next choice
   std::int32_t probed = -1;        // the request that drafts to be measured, not to gain; -1: none
   double seconds_per_token = 0;    // of plain decoding
+  double plain_seconds = 0;        // of this step without drafts
+  double gain_seconds = 0;         // as gain() says, of this step and without the probe
 
   /// What the probe brought is saved again: only losses count against exploration.
   void settle_probe(std::int32_t num_accepted) {
@@ -103,12 +112,16 @@ class DraftLengthChooser {
   /// Throws Error{kInvalidArgument}.
   DraftLengthChooser(const StepCosts& costs, const DraftLengthOptions& options);
 
-  /// `num_other_rows` are the step's prompt tokens. Except for a probe the plan's expected rate is
-  /// not below that without drafts. Probes lose at most `exploration` of plain decoding's time:
-  /// `exploration_seconds` is the last plan's, settled. The best plan
-  /// is exact where all rows cost alike: then the m most likely drafts are the best m.
-  void choose(std::span<const DraftForecast> requests, std::int32_t num_other_rows,
+  /// Except for a probe the plan's expected rate, of all sequences, is not below that without
+  /// drafts. Probes lose at most `exploration` of plain decoding's time: `exploration_seconds` is
+  /// the last plan's, settled. The best plan is exact where all rows cost alike: then the m most
+  /// likely drafts are the best m.
+  void choose(std::span<const DraftForecast> requests, const OtherWork& others,
               double exploration_seconds, DraftPlan& plan);
+
+  /// Seconds that the best drafts are expected to save in each step, against getting their tokens
+  /// one by one; 0 where none pay. No probes.
+  double gain(std::span<const DraftForecast> requests);
 
   StepClock& clock() { return clock_; }
   const StepCosts& costs() const { return clock_.costs(); }
@@ -118,6 +131,7 @@ class DraftLengthChooser {
     double survival = 0;
     std::int32_t request = 0, index = 0;
   };
+  void evaluate_plain(std::span<const DraftForecast> requests, DraftPlan& plan);
   void find_best(std::span<const DraftForecast> requests, DraftPlan& plan);
   void keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan);
   void probe(std::span<const DraftForecast> requests, double credit, DraftPlan& plan);
@@ -127,10 +141,13 @@ class DraftLengthChooser {
 
   StepClock clock_;
   DraftLengthOptions options_;
-  std::int32_t num_other_rows_ = 0;
-  double plain_seconds_ = 0;
+  double plain_tokens(std::span<const DraftForecast> requests) const;
+  double gain_of(std::span<const DraftForecast> requests, const DraftPlan& plan) const;
+
+  OtherWork others_;
   std::vector<Slot> slots_;
   std::vector<std::int32_t> lengths_;
+  DraftPlan gain_plan_;
 };
 
 /// Steps of `first` to `last` sequences draft `num_tokens` each.

@@ -46,7 +46,7 @@ DraftPlan choose(const std::vector<DraftForecast>& requests, const DraftLengthOp
                  const StepCosts& costs = memory_bound(), std::int32_t num_other_rows = 0) {
   DraftLengthChooser chooser(costs, options);
   DraftPlan plan;
-  chooser.choose(requests, num_other_rows, 0, plan);
+  chooser.choose(requests, {.num_prompt_rows = num_other_rows}, 0, plan);
   return plan;
 }
 
@@ -169,6 +169,46 @@ TEST(DraftLength, NeverExpectsLessThanPlainDecoding) {
   }
 }
 
+// One sequence's drafts may be worth its own while and yet not everybody's.
+TEST(DraftLength, SequencesThatCannotDraftWaitForThoseThatDo) {
+  const StepCosts costs{.bytes_per_second = 1e9,
+                        .fixed_seconds = 1e-3,
+                        .row_seconds = 5e-5,
+                        .draft_fixed_seconds = 4e-4};
+  DraftLengthChooser chooser(costs, {.exploration = 0});
+  const std::vector<DraftForecast> lucky{{.survival = geometric(0.95), .limit = 7}};
+  DraftPlan plan;
+  chooser.choose(lucky, {}, 0, plan);
+  EXPECT_EQ(plan.lengths[0], 7);
+  for (const std::int32_t num_others : {63, 200}) {
+    chooser.choose(lucky, {.num_sequences = num_others}, 0, plan);
+    EXPECT_EQ(plan.lengths[0], 0);
+    EXPECT_EQ(plan.expected_tokens, 1.0 + num_others);
+    EXPECT_DOUBLE_EQ(plan.seconds_per_token, plan.seconds / (1.0 + num_others));
+  }
+}
+
+TEST(DraftLength, TheGainIsWhatDraftsSaveAgainstPlainDecoding) {
+  const StepCosts costs{.bytes_per_second = 1e9,
+                        .fixed_seconds = 1e-3,
+                        .row_seconds = 5e-5,
+                        .draft_fixed_seconds = 1e-4};
+  DraftLengthChooser chooser(costs, {.exploration = 0});
+  const std::vector<DraftForecast> lucky{{.survival = geometric(0.95), .limit = 7}};
+  DraftPlan plan;
+  chooser.choose(lucky, {}, 0, plan);
+  const double plain = 1.05e-3;
+  EXPECT_NEAR(plan.plain_seconds, plain, 1e-12);
+  EXPECT_NEAR(plan.gain_seconds, plan.expected_tokens * plain - plan.seconds, 1e-12);
+  EXPECT_NEAR(chooser.gain(lucky), plan.gain_seconds, 1e-12);
+  EXPECT_GT(plan.gain_seconds, 0);
+  const std::vector<DraftForecast> hopeless{{.survival = geometric(0.01), .limit = 7}};
+  EXPECT_EQ(chooser.gain(hopeless), 0);
+  chooser.choose({}, {.num_prompt_rows = 500}, 0, plan);  // nobody decodes
+  EXPECT_EQ(plan.gain_seconds, 0);
+  EXPECT_GT(plan.plain_seconds, 0.025);
+}
+
 TEST(DraftLength, GrowsWithAcceptanceAndKeepsToItsLimits) {
   const DraftLengthOptions options{.hysteresis = 0, .exploration = 0};
   std::int32_t before = 0;
@@ -227,9 +267,9 @@ TEST(DraftLength, IsAPureFunction) {
   DraftLengthChooser chooser(memory_bound(), options);
   const std::vector<DraftForecast> a = requests_of({0.9, 0.5, 0.2}), b = requests_of({0.1});
   DraftPlan first, other, again;
-  chooser.choose(a, 100, 1e-3, first);
-  chooser.choose(b, 0, 1.0, other);
-  chooser.choose(a, 100, 1e-3, again);
+  chooser.choose(a, {.num_prompt_rows = 100}, 1e-3, first);
+  chooser.choose(b, {}, 1.0, other);
+  chooser.choose(a, {.num_prompt_rows = 100}, 1e-3, again);
   EXPECT_EQ(first.lengths, again.lengths);
   EXPECT_EQ(first.seconds, again.seconds);
   EXPECT_EQ(first.exploration_seconds, again.exploration_seconds);
@@ -248,7 +288,7 @@ double simulated_speed(double true_rate, int num_steps, const DraftLengthOptions
   double seconds = 0, tokens = 0;
   for (int step = 0; step < num_steps; ++step) {
     request.survival = forecast_survival(sequence, engine, options);
-    chooser.choose({&request, 1}, 0, plan.exploration_seconds, plan);
+    chooser.choose({&request, 1}, {}, plan.exploration_seconds, plan);
     const std::int32_t length = plan.lengths[0];
     std::int32_t accepted = 0;
     while (accepted < length && uniform(random) < true_rate) ++accepted;
@@ -303,7 +343,7 @@ TEST(DraftLength, BatchesOfNewcomersAreNotSlowedByHopelessDrafts) {
         requests[r].survival = forecast_survival(histories[r], engine, options);
         requests[r].hope = forecast_hope(histories[r], engine, options);
       }
-      chooser.choose(requests, 0, plan.exploration_seconds, plan);
+      chooser.choose(requests, {}, plan.exploration_seconds, plan);
       seconds += plan.seconds;
       for (std::size_t r = 0; r < rates.size(); ++r) {
         const std::int32_t length = plan.lengths[r];
@@ -338,7 +378,7 @@ TEST(DraftLength, ProbesFindOutThatDraftsHaveBecomeGood) {
   int num_probes = 0, first_kept = -1;
   for (int step = 0; step < 20'000 && first_kept < 0; ++step) {
     request.survival = forecast_survival(sequence, engine, options);
-    chooser.choose({&request, 1}, 0, plan.exploration_seconds, plan);
+    chooser.choose({&request, 1}, {}, plan.exploration_seconds, plan);
     num_probes += plan.probed == 0 ? 1 : 0;
     if (plan.lengths[0] > 0 && plan.probed < 0) first_kept = step;
     sequence.observe(plan.lengths[0], false);

@@ -40,6 +40,7 @@ class CostMeter {
       bool is_any = false;
       if (const std::int32_t n = sequences_within(count, 1); n == count) {
         add(costs.step_times, count, [&] { run(n, 1, 0); });
+        measure_commits(costs.step_times.back(), costs);
         measure_drafts(count, costs);
         is_any = true;
       }
@@ -55,7 +56,10 @@ class CostMeter {
     }
     settle_slots(costs);
     measure_context(costs);
-    for (auto* times : {&costs.step_times, &costs.verify_times, &costs.draft_times}) tidy(*times);
+    for (auto* times :
+         {&costs.step_times, &costs.verify_times, &costs.draft_times, &costs.context_times}) {
+      tidy(*times);
+    }
     costs.validate();
     return costs;
   }
@@ -106,6 +110,10 @@ class CostMeter {
   void run_batch() {
     logits_.resize(batch_.logit_rows.size() * static_cast<std::size_t>(runner_.vocab_size()));
     runner_.run(batch_, logits_);
+  }
+
+  /// The drafter's context of the last batch.
+  void commit() {
     slices_.clear();
     for (const BatchSequence& sequence : batch_.sequences) {
       slices_.push_back({.first_row = sequence.first_token,
@@ -170,6 +178,19 @@ class CostMeter {
     });
   }
 
+  /// After `step`, of so many sequences with a token each. A device works while the host goes on:
+  /// what a few commits delay the step behind them is what they take.
+  void measure_commits(const MeasuredTime& step, StepCosts& costs) {
+    constexpr int kCommits = 4;
+    const double seconds = least_seconds([&] {
+      for (int i = 0; i < kCommits; ++i) commit();
+      run_batch();
+    });
+    commit();
+    costs.context_times.push_back(
+        {.count = step.count, .seconds = std::max(seconds - step.seconds, 0.0) / kCommits});
+  }
+
   /// After a step of `num_requests` sequences with a token each.
   void measure_drafts(std::int32_t num_requests, StepCosts& costs) {
     const double whole = draft_seconds(num_requests, 1, limits_.num_drafts);
@@ -204,10 +225,12 @@ class CostMeter {
     if (largest.seconds / largest.count * context > limits_.seconds) return;
     const double plain_before = least_seconds([&] { run(1, 1, 0); });
     const double verify_before = least_seconds([&] { run(1, block, 0); });
+    commit();
     const double draft_before = draft_seconds(1, 1, limits_.num_drafts);
     prefill(context);
     const double plain = least_seconds([&] { run(1, 1, context); }) - plain_before;
     const double verify = least_seconds([&] { run(1, block, context); }) - verify_before;
+    commit();
     const double draft = draft_seconds(1, context, limits_.num_drafts) - draft_before;
     const double tokens = context;
     costs.kv_token_bytes = std::max(plain, 0.0) / tokens * kBytesPerSecond;
@@ -234,6 +257,7 @@ class CostMeter {
                                   .block_table = tables_.front()});
       batch_.logit_rows.clear();
       run_batch();
+      commit();
     }
   }
 

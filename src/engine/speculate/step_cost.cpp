@@ -57,7 +57,9 @@ void StepCosts::validate() const {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("step costs: {} of {} experts per token",
                                                          experts_per_token, num_experts));
   }
-  for (const auto* times : {&step_times, &verify_times, &draft_times}) check_times(*times);
+  for (const auto* times : {&step_times, &verify_times, &draft_times, &context_times}) {
+    check_times(*times);
+  }
 }
 
 double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_per_token,
@@ -81,6 +83,11 @@ double StepClock::target_seconds(const StepLoad& load) {
   }
   return costs_.fixed_seconds + costs_.row_seconds * static_cast<double>(load.num_rows) +
          (costs_.dense_bytes + expert_bytes_[rows]) / costs_.bytes_per_second;
+}
+
+double StepClock::context_seconds(std::int32_t num_tokens) const {
+  if (costs_.context_times.empty() || num_tokens <= 0) return 0;
+  return time_of(costs_.context_times, num_tokens);
 }
 
 double StepClock::seconds(const StepLoad& load) {

@@ -37,6 +37,9 @@ struct StepCosts {
   /// apart: steps by rows without drafts and with them, drafter passes without their slots by
   /// sequences.
   std::vector<MeasuredTime> step_times{}, verify_times{}, draft_times{};
+  /// Of putting so many computed tokens into the drafter's context, where it keeps up with a
+  /// sequence. Not given: nothing.
+  std::vector<MeasuredTime> context_times{};
 
   /// Throws Error{kInvalidArgument} for a bandwidth that is not positive, negative or non-finite
   /// costs, more experts per token than there are, and times that fall or have no count.
@@ -65,6 +68,8 @@ class StepClock {
 
   const StepCosts& costs() const { return costs_; }
   double seconds(const StepLoad& load);
+  /// Of the drafter's context for `num_tokens` more tokens; no part of the above.
+  double context_seconds(std::int32_t num_tokens) const;
 
   /// Steps with drafts have turned out to take so many times what was counted or measured.
   void set_draft_factor(double factor) { draft_factor_ = factor; }
