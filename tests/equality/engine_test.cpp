@@ -9,65 +9,25 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "engine/testing/fake_runner.h"
-#include "engine_workload.h"
+#include "fake_engine.h"
 
 namespace winnow::testing {
 namespace {
 
-constexpr std::int32_t kVocab = 64;
-constexpr std::int32_t kMaxPrompt = 150;
-constexpr std::int32_t kMaxTokens = 40;
-
-EngineOptions plain_options() {
-  EngineOptions options;
-  options.max_model_len = 4096;
-  options.max_num_seqs = 64;
-  options.max_num_batched_tokens = 4096;
-  options.stop_token_ids = {kVocab - 1, kVocab - 2};
-  return options;
-}
-
-/// A core and the runner it drives.
-struct Bench {
-  explicit Bench(const EngineOptions& options, const FakeRunnerOptions& fake = {})
-      : runner(fake), core(options, runner, nullptr) {}
-  ~Bench() { EXPECT_EQ(runner.num_foreign_slots, 0); }
-
-  FakeRunner runner;
-  EngineCore core;
-};
+constexpr std::int32_t kVocab = kFakeVocab;
+using Bench = FakeEngine;
 
 FakeRunnerOptions pool_of(std::int32_t num_blocks, std::int32_t block_tokens = 8) {
   return {.vocab_size = kVocab, .block_tokens = block_tokens, .num_blocks = num_blocks};
 }
 
-class EngineEquality : public ::testing::Test {
- protected:
-  static const Workload& workload() {
-    static const Workload kWorkload = mixed_workload(20, 40, kMaxPrompt, kMaxTokens, kVocab);
-    return kWorkload;
-  }
-  /// Every request alone on a fresh server without prefix cache.
-  static const Results& alone() {
-    static const Results kResults = [] {
-      EngineOptions options = plain_options();
-      options.enable_prefix_caching = false;
-      std::unique_ptr<Bench> bench;
-      return run_alone(workload(), [&]() -> EngineCore& {
-        bench = std::make_unique<Bench>(options, pool_of(400));
-        return bench->core;
-      });
-    }();
-    return kResults;
-  }
-};
+class EngineEquality : public FakeEngineTest {};
 
 TEST_F(EngineEquality, AloneIsReproducible) {
   for (const auto& result : alone()) EXPECT_EQ(result->check(), "");
   std::unique_ptr<Bench> bench;
   const Results again = run_alone(workload(), [&]() -> EngineCore& {
-    bench = std::make_unique<Bench>(plain_options(), pool_of(300));
+    bench = std::make_unique<Bench>(fake_engine_options(), pool_of(300));
     return bench->core;
   });
   expect_equal(alone(), again, "again");
@@ -75,7 +35,7 @@ TEST_F(EngineEquality, AloneIsReproducible) {
 
 TEST_F(EngineEquality, InABatch) {
   for (const std::int32_t steps_between : {0, 1, 3}) {
-    Bench bench(plain_options(), pool_of(2000));
+    Bench bench(fake_engine_options(), pool_of(2000));
     expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = steps_between}),
                  "batch, arrivals every " + std::to_string(steps_between));
     EXPECT_EQ(bench.core.stats().num_preemptions, 0);
@@ -84,7 +44,7 @@ TEST_F(EngineEquality, InABatch) {
 
 TEST_F(EngineEquality, InChunksOfAnySize) {
   for (const std::int32_t budget : {1, 2, 3, 7, 8, 9, 15, 16, 17, 64, 100, 1000}) {
-    EngineOptions options = plain_options();
+    EngineOptions options = fake_engine_options();
     options.max_num_batched_tokens = budget;
     options.max_num_seqs = std::min(budget, options.max_num_seqs);
     Bench bench(options, pool_of(2000));
@@ -94,7 +54,7 @@ TEST_F(EngineEquality, InChunksOfAnySize) {
 }
 
 TEST_F(EngineEquality, WithALimitForLongPrefills) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_num_batched_tokens = 128;
   options.max_num_seqs = 16;
   options.long_prefill_token_threshold = 20;
@@ -104,7 +64,7 @@ TEST_F(EngineEquality, WithALimitForLongPrefills) {
 
 TEST_F(EngineEquality, WithATargetForTheTimeOfAStep) {
   for (const double target_ms : {1e-6, 0.01, 0.1}) {  // chunks vary from run to run
-    EngineOptions options = plain_options();
+    EngineOptions options = fake_engine_options();
     options.target_itl_ms = target_ms;
     Bench bench(options, pool_of(200));
     expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 2}),
@@ -113,7 +73,7 @@ TEST_F(EngineEquality, WithATargetForTheTimeOfAStep) {
 }
 
 TEST_F(EngineEquality, AfterPrefixHitsOfTheWholeWorkload) {
-  Bench bench(plain_options(), pool_of(2000));
+  Bench bench(fake_engine_options(), pool_of(2000));
   expect_equal(alone(), run_together(workload(), bench.core), "first time");
   const std::int64_t computed = bench.runner.num_tokens;
   expect_equal(alone(), run_together(workload(), bench.core), "second time");
@@ -122,7 +82,7 @@ TEST_F(EngineEquality, AfterPrefixHitsOfTheWholeWorkload) {
 }
 
 TEST_F(EngineEquality, WithoutPrefixCache) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.enable_prefix_caching = false;
   Bench bench(options, pool_of(2000));
   expect_equal(alone(), run_together(workload(), bench.core), "first time");
@@ -135,7 +95,7 @@ TEST_F(EngineEquality, WithARunnerThatDraws) {
   for (const std::int32_t num_masks : {1, 2, 16}) {
     FakeRunnerOptions fake = pool_of(200);
     fake.num_token_masks = num_masks;
-    EngineOptions options = plain_options();
+    EngineOptions options = fake_engine_options();
     options.max_num_batched_tokens = 70;
     Bench bench(options, fake);
     expect_equal(alone(), run_together(workload(), bench.core, {.steps_between = 1}),
@@ -149,7 +109,7 @@ TEST_F(EngineEquality, AfterPreemption) {
   // 24 blocks are the most one of these needs: everything else has to give way.
   for (const bool has_cache : {true, false}) {
     for (const std::int32_t num_blocks : {24, 30, 60, 100}) {
-      EngineOptions options = plain_options();
+      EngineOptions options = fake_engine_options();
       options.enable_prefix_caching = has_cache;
       options.max_num_batched_tokens = 70;
       Bench bench(options, pool_of(num_blocks));
@@ -162,7 +122,7 @@ TEST_F(EngineEquality, AfterPreemption) {
 }
 
 TEST_F(EngineEquality, AfterEvictionChurn) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_num_seqs = 2;
   Bench bench(options, pool_of(48));
   for (int round = 0; round < 4; ++round) {
@@ -171,7 +131,7 @@ TEST_F(EngineEquality, AfterEvictionChurn) {
 }
 
 TEST_F(EngineEquality, WithPriorities) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.policy = SchedulingPolicy::kPriority;
   options.max_num_batched_tokens = 64;
   for (const std::int32_t max_num_seqs : {1, 3, 64}) {
@@ -187,7 +147,7 @@ TEST_F(EngineEquality, WithPriorities) {
 
 TEST_F(EngineEquality, WithFewSeats) {
   for (const std::int32_t max_num_seqs : {1, 2, 5}) {
-    EngineOptions options = plain_options();
+    EngineOptions options = fake_engine_options();
     options.max_num_seqs = max_num_seqs;
     Bench bench(options, pool_of(200));
     expect_equal(alone(), run_together(workload(), bench.core),
@@ -197,13 +157,13 @@ TEST_F(EngineEquality, WithFewSeats) {
 
 TEST_F(EngineEquality, WithSamplingOnSeveralThreads) {
   ThreadPool pool(3);
-  Bench bench(plain_options(), pool_of(2000));
+  Bench bench(fake_engine_options(), pool_of(2000));
   bench.runner.pool = &pool;
   expect_equal(alone(), run_together(workload(), bench.core), "three threads");
 }
 
 TEST_F(EngineEquality, WithNeighboursThatAreCancelled) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_num_batched_tokens = 48;
   options.max_num_seqs = 12;
   Bench bench(options, pool_of(80));
@@ -230,7 +190,7 @@ TEST_F(EngineEquality, WithNeighboursThatAreCancelled) {
 }
 
 TEST_F(EngineEquality, WithNeighboursWhoseLogitsAreNaN) {
-  Bench bench(plain_options(), pool_of(2000));
+  Bench bench(fake_engine_options(), pool_of(2000));
   bench.runner.nan_token = kVocab - 3;  // in no prompt of the workload, but may be sampled
   Workload mixed;
   for (const GenerationRequest& request : workload().requests) {
@@ -261,7 +221,7 @@ TEST_F(EngineEquality, WithNeighboursWhoseLogitsAreNaN) {
 }
 
 TEST_F(EngineEquality, AfterAFailedStep) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_num_seqs = 1;  // so that a failing request is alone in its step
   Bench bench(options, pool_of(60));
   bench.runner.failing_token = kVocab - 3;
@@ -278,7 +238,7 @@ TEST_F(EngineEquality, AfterAFailedStep) {
   for (std::size_t i = 1; i < mixed.requests.size(); i += 2) {
     clean.requests.push_back(mixed.requests[i]);
   }
-  Bench other(plain_options(), pool_of(2000));
+  Bench other(fake_engine_options(), pool_of(2000));
   const Results expected = run_together(clean, other.core);
   const Results results = run_together(mixed, bench.core);
   for (std::size_t i = 0; i < results.size(); i += 2) {
@@ -311,7 +271,7 @@ TEST_P(PrefixHit, EqualsAColdRun) {
 
   for (const std::int32_t num_blocks : {25, 60}) {  // 24 are needed: B evicts A's tail, or nothing
     for (const std::int32_t budget : {4096, 500, 128}) {
-      EngineOptions options = plain_options();
+      EngineOptions options = fake_engine_options();
       options.max_num_batched_tokens = budget;
       Bench cold(options, pool_of(60, 128));
       const Results expected = run_together(second, cold.core);
@@ -337,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(SharedTokens, PrefixHit,
 // cases.md B2: the same prompt again with one token appended, at and around block boundaries.
 TEST(EngineEqualityEdges, AnyPromptAgainWithOneMoreToken) {
   for (std::int32_t length = 1; length <= 40; ++length) {
-    Bench warm(plain_options(), pool_of(32));
+    Bench warm(fake_engine_options(), pool_of(32));
     Workload workload;
     GenerationRequest request;
     request.prompt = make_prompt(6, length, 0, kVocab - 4);
@@ -348,7 +308,7 @@ TEST(EngineEqualityEdges, AnyPromptAgainWithOneMoreToken) {
     (void)run_together(workload, warm.core);
     request.prompt.push_back(3);
     workload.requests = {request};
-    Bench cold(plain_options(), pool_of(32));
+    Bench cold(fake_engine_options(), pool_of(32));
     const Results expected = run_together(workload, cold.core);
     const Results results = run_together(workload, warm.core);
     expect_equal(expected, results, std::to_string(length) + " tokens");
@@ -358,7 +318,7 @@ TEST(EngineEqualityEdges, AnyPromptAgainWithOneMoreToken) {
 
 // An agent's next turn: prompt, answer and more. Blocks of the answer are found as well.
 TEST(EngineEqualityEdges, NextTurnFindsGeneratedBlocks) {
-  Bench warm(plain_options(), pool_of(64));
+  Bench warm(fake_engine_options(), pool_of(64));
   GenerationRequest request;
   request.prompt = make_prompt(8, 30, 0, kVocab - 4);
   request.sampling.seed = 1;
@@ -373,13 +333,13 @@ TEST(EngineEqualityEdges, NextTurnFindsGeneratedBlocks) {
   turn.requests = {request};
   const Results second = run_together(turn, warm.core);
   EXPECT_EQ(second[0]->stats.num_cached_tokens, 56);  // of 59 computed ones: 7 full blocks
-  Bench cold(plain_options(), pool_of(64));
+  Bench cold(fake_engine_options(), pool_of(64));
   expect_equal(run_together(turn, cold.core), second, "second turn");
 }
 
 // cases.md B4: block 0 is a block, and what an earlier request left in it does not matter.
 TEST(EngineEqualityEdges, PoolOfOneBlock) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_model_len = 64;
   Workload x, y;
   GenerationRequest request;
@@ -401,7 +361,7 @@ TEST(EngineEqualityEdges, PoolOfOneBlock) {
 
 // cases.md A8: the largest batch of one-token continuations is exactly what buffers hold.
 TEST(EngineEqualityEdges, LargestBatchOfOneTokenContinuations) {
-  EngineOptions options = plain_options();
+  EngineOptions options = fake_engine_options();
   options.max_num_seqs = 32;
   options.max_num_batched_tokens = 32;
   Workload workload;
@@ -425,7 +385,7 @@ TEST(EngineEqualityEdges, LargestBatchOfOneTokenContinuations) {
 }
 
 TEST(EngineEqualityEdges, OtherWeightsAndSaltsFindNothing) {
-  Bench bench(plain_options(), pool_of(64));
+  Bench bench(fake_engine_options(), pool_of(64));
   GenerationRequest request;
   request.prompt = make_prompt(1, 50, 0, kVocab - 4);
   request.sampling.seed = 3;
@@ -439,7 +399,7 @@ TEST(EngineEqualityEdges, OtherWeightsAndSaltsFindNothing) {
   const Results changed = run_together(workload, bench.core);
   EXPECT_EQ(changed[0]->stats.num_cached_tokens, 0);
   Bench other(
-      plain_options(),
+      fake_engine_options(),
       FakeRunnerOptions{.vocab_size = kVocab, .block_tokens = 8, .num_blocks = 64, .weights = 2});
   expect_equal(run_together(workload, other.core), changed, "new weights");
 }
