@@ -110,9 +110,11 @@ check_kernels() {
 
 # Golden outputs were made without quantised caches: with fp32 caches cuda-exact must match them, and
 # with any cache dtype the device must match the CPU as scripts/compare_checks.py says. A prompt cut
-# into chunks must give the report of the whole one.
+# into chunks must give the report of the whole one. The drafters' golden outputs are unit tests'.
 check_golden() {
   local model dtype cases=() pids=()
+  WINNOW_TEST_BACKEND=cuda-exact run_gtest golden 'drafters, cuda-exact' 300 model_test \
+    --gtest_filter='*DsparkDrafter*'
   for model in nano-text m3-heads winnow-tiny; do
     [ -f "$(model_folder "$model")/config.json" ] ||
       { add_row golden "$model" 1 "no $(model_folder "$model")"; continue; }
