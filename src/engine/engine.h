@@ -70,6 +70,8 @@ struct EngineStats {
   /// Blocks verified; tokens of them that could have been accepted, and that were.
   std::int64_t num_drafts = 0, draft_tokens = 0, accepted_tokens = 0;
   std::array<std::int64_t, kMaxDraftLength> accepted_by_position{};  // blocks that accepted more
+  /// Of token filters: filled while the model worked, and what was then still missing.
+  std::int64_t num_masks_ahead = 0, num_late_masks = 0;
   std::int64_t num_corrupted_requests = 0;  // ended because of NaN or infinite logits
   bool is_broken = false;
 };

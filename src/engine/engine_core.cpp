@@ -27,7 +27,8 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, StepOb
       planner_(options_.speculation),
       proposer_(options_.speculation, runner, planner_),
       logits_(logits_bytes(options_, runner), "logits"),
-      masks_(runner) {
+      masks_(runner),
+      mask_worker_(runner.vocab_size()) {
   const std::vector<double>& rates = options_.speculation.synthetic_rates;
   if (!rates.empty()) synthetic_.emplace(rates);
 }
@@ -127,11 +128,13 @@ void EngineCore::step() {
   proposer_.propose(chunks);
   batch_.build(chunks);
   list_jobs();
+  make_first_states();
   plan_draws();
   if (run_batch(chunks)) {
     ++stats_.num_steps;
-    start_choices();
+    note_first_draws();
     run_jobs();
+    count_late_masks();
     planner_.observe(chunks);
     proposer_.commit_context(batch_.batch(), chunks);
     for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
@@ -184,14 +187,18 @@ void EngineCore::dequeue(RequestState& request) {
 
 /// The one place that catches what a step throws.
 bool EngineCore::run_batch(std::span<const Chunk> chunks) {
+  std::optional<Ending> failure;
   try {
+    begin_masks();
     run_runner();
-    return true;
   } catch (const Error& error) {
-    fail_step(chunks, error.code(), error.text());
+    failure = Ending{.code = error.code(), .message = error.text()};
   } catch (const std::exception& error) {
-    fail_step(chunks, ErrorCode::kInternal, error.what());
+    failure = Ending{.message = error.what()};
   }
+  stats_.num_masks_ahead += mask_worker_.end();
+  if (!failure) return true;
+  fail_step(chunks, failure->code, failure->message);
   return false;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/planned_batch.h"
 #include "engine/sample/device_draw.h"
+#include "engine/sample/mask_worker.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/speculate/synthetic.h"
@@ -96,8 +97,11 @@ class EngineCore {
                      std::int32_t row);
   bool run_batch(std::span<const Chunk> chunks);
   void run_runner();
+  void begin_masks();
+  void count_late_masks();
   void fail_step(std::span<const Chunk> chunks, ErrorCode code, const std::string& message);
-  void start_choices();
+  void make_first_states();
+  void note_first_draws();
   void run_jobs();
   void run_job(RowJob& job, VerifyScratch& scratch);
   void run_verification(RowJob& job, VerifyScratch& scratch);
@@ -133,6 +137,8 @@ class EngineCore {
   const float* step_logits_ = nullptr;  // of this step: there, or where the runner has room
   std::vector<RowJob> jobs_;
   TokenMasks masks_;
+  MaskWorker mask_worker_;
+  std::vector<MaskWorker::Task> mask_tasks_;
   std::vector<ops::Draw> draws_;  // of jobs_ that the runner can do
   std::vector<ops::Drawn> drawn_;
   std::vector<std::uint8_t> wants_row_;  // per row of logits

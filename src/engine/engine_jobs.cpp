@@ -1,6 +1,7 @@
 // What is drawn from a step's rows of logits: which jobs there are, who does them, and doing them.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/thread_pool.h"
 #include "engine/engine_core.h"
@@ -86,16 +87,43 @@ bool EngineCore::plan_row_draw(const SampleRules& rules, std::uint32_t choice,
   return true;
 }
 
-void EngineCore::start_choices() {
+/// Before the step runs, as the masks of first tokens are filled meanwhile.
+void EngineCore::make_first_states() {
   for (const RowJob& job : jobs_) {
     if (!job.starts_choice) continue;
-    Sequence& sequence = *job.use.chunk->sequence;
+    const Sequence& sequence = *job.use.chunk->sequence;
     RequestState& request = *sequence.request;
-    request.has_sampled = true;
     const TokenFilter* filter = request.request.token_filter.get();
     request.choices[static_cast<std::size_t>(job.choice)].sample =
         SampleState(*request.rules, static_cast<std::uint32_t>(job.choice), sequence.tokens,
                     filter ? filter->clone() : nullptr);
+  }
+}
+
+/// Hands the filters of what this step draws to the worker, until mask_worker_.end().
+void EngineCore::begin_masks() {
+  mask_tasks_.clear();
+  for (const RowJob& job : jobs_) {
+    if (job.use.is_prompt_row) continue;
+    const Sequence& sequence = *job.use.chunk->sequence;
+    RequestState& request = *sequence.request;
+    SampleState& state = request.choices[static_cast<std::size_t>(job.choice)].sample;
+    if (!state.filter) continue;
+    mask_tasks_.push_back(
+        {.state = &state, .drafts = sequence.draft.tokens, .rules = request.rules.get()});
+  }
+  mask_worker_.begin(mask_tasks_);
+}
+
+void EngineCore::note_first_draws() {
+  for (const RowJob& job : jobs_) {
+    if (job.starts_choice) job.use.chunk->sequence->request->has_sampled = true;
+  }
+}
+
+void EngineCore::count_late_masks() {
+  for (const MaskWorker::Task& task : mask_tasks_) {
+    stats_.num_late_masks += std::exchange(task.state->num_late_masks, 0);
   }
 }
 

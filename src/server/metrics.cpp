@@ -153,6 +153,10 @@ struct ServerMetrics::Impl {
   Counter& prefix_hits =
       counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.");
   Counter& corrupted = counter("vllm:corrupted_requests_total", "Requests with NaN logits.");
+  Counter& masks_ahead =
+      counter("winnow:grammar_masks_ahead_total", "Grammar masks filled while the model worked.");
+  Counter& late_masks =
+      counter("winnow:grammar_masks_late_total", "Grammar masks that the draw had to wait for.");
   Counter& steps = counter("winnow:steps_total", "Engine steps.");
   Counter& failed_steps = counter("winnow:failed_steps_total", "Engine steps that failed.");
   prometheus::Family<Counter>& source_family = counter_family(
@@ -298,6 +302,8 @@ std::string ServerMetrics::text(const EngineStats& stats) {
   follow(m.prefix_queries, stats.prefix_queries);
   follow(m.prefix_hits, stats.prefix_hits);
   follow(m.corrupted, stats.num_corrupted_requests);
+  follow(m.masks_ahead, stats.num_masks_ahead);
+  follow(m.late_masks, stats.num_late_masks);
   follow(m.steps, stats.num_steps);
   follow(m.failed_steps, stats.num_failed_steps);
   m.follow_drafts(stats);

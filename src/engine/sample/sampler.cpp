@@ -147,6 +147,20 @@ double sum_in_lanes(std::span<const float> values) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
+/// The filter's mask for the next token; none where every token may come.
+std::optional<std::span<const std::uint32_t>> filter_mask(SampleState& state,
+                                                          std::size_t vocab_size,
+                                                          SampleScratch& scratch) {
+  if (!state.filter) return std::nullopt;
+  if (const auto mask = state.masks_ahead.find()) {
+    return mask->empty() ? std::nullopt : mask;
+  }
+  ++state.num_late_masks;
+  scratch.mask.resize((vocab_size + 31) / 32);
+  if (!state.filter->fill_mask(scratch.mask)) return std::nullopt;
+  return scratch.mask;
+}
+
 }  // namespace
 
 SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
@@ -155,12 +169,16 @@ SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
 
 void SampleState::accept(TokenId token) {
   penalties.add_output(token);
-  if (filter) filter->accept(token);
+  if (!filter) return;
+  filter->accept(token);
+  masks_ahead.advance(token);
 }
 
 void SampleState::take_back(std::span<const TokenId> tokens) {
   for (const TokenId token : tokens) penalties.remove_output(token);
-  if (filter && !tokens.empty()) filter->rollback(static_cast<std::int32_t>(tokens.size()));
+  if (!filter || tokens.empty()) return;
+  filter->rollback(static_cast<std::int32_t>(tokens.size()));
+  masks_ahead.rewind(tokens.size());
 }
 
 ops::Draw make_draw(const SampleRules& rules, std::uint32_t choice,
@@ -190,23 +208,19 @@ ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, S
     row.status = SampleStatus::kCorruptLogits;
     return row;
   }
-  bool has_filter_mask = false;
-  if (state.filter) {
-    scratch.mask.resize((raw.size() + 31) / 32);
-    has_filter_mask = state.filter->fill_mask(scratch.mask);
-  }
-  if (has_filter_mask || rules.has_masks(num_output) || state.penalties.is_active()) {
+  const auto mask = filter_mask(state, raw.size(), scratch);
+  if (mask || rules.has_masks(num_output) || state.penalties.is_active()) {
     scratch.row.assign(raw.begin(), raw.end());
-    if (has_filter_mask) apply_filter_mask(scratch.mask, scratch.row);
+    if (mask) apply_filter_mask(*mask, scratch.row);
     apply_masks(rules, context, num_output, scratch.row);
     state.penalties.apply(scratch.row);
     row.logits = scratch.row;
     row.scan = row_kernels().scan(row.logits);
-    if (has_filter_mask && row.scan.max == -std::numeric_limits<float>::infinity() &&
+    if (mask && row.scan.max == -std::numeric_limits<float>::infinity() &&
         num_output < rules.params->min_tokens) {
       // Where a grammar leaves nothing but the end, the end may come before min_tokens.
       scratch.row.assign(raw.begin(), raw.end());
-      apply_filter_mask(scratch.mask, scratch.row);
+      apply_filter_mask(*mask, scratch.row);
       apply_masks(rules, context, rules.params->min_tokens, scratch.row);
       state.penalties.apply(scratch.row);
       row.scan = row_kernels().scan(row.logits);

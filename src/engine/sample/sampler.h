@@ -10,6 +10,7 @@
 
 #include "engine/request.h"
 #include "engine/sample/candidates.h"
+#include "engine/sample/masks_ahead.h"
 #include "engine/sample/penalties.h"
 #include "engine/sample/row_kernels.h"
 #include "engine/sample/sample_rules.h"
@@ -33,6 +34,8 @@ struct SampleState {
   std::uint32_t choice = 0;
   Penalties penalties;
   std::unique_ptr<TokenFilter> filter;  // may be null
+  MasksAhead masks_ahead;               // of `filter`
+  std::int64_t num_late_masks = 0;      // that were not among them when they were needed
 };
 
 enum class SampleStatus {

@@ -10,8 +10,9 @@
 
 namespace winnow {
 
-/// State of one choice's output. Engine thread, or a thread lent to it for sampling; never two at
-/// once. Methods must not throw: what cannot be compiled is refused before the request is queued.
+/// State of one choice's output. Engine thread, or one lent to it for sampling or for masks; never
+/// two at once. Methods must not throw: what cannot be compiled is refused before the request is
+/// queued.
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
