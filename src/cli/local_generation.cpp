@@ -21,8 +21,8 @@ server::GenerationPlan make_plan(const server::ServingModel& model, const Json& 
   if (body.contains("prompt")) {
     server::CompletionRequest request =
         server::read_completion_request(body, policy, model.defaults);
-    plan.prompts.push_back(server::prepare_raw_prompt(
-        request.prompts.front(), request.generation.add_special_tokens, model));
+    plan.prompts.push_back(
+        server::prepare_raw_prompt(request.prompts.front(), request.generation, model));
     plan.fields = std::move(request.generation);
   } else {
     server::ChatRequest request = server::read_chat_request(body, policy, model.defaults);

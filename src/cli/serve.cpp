@@ -20,6 +20,7 @@
 #include "server/app.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "text/token_cache.h"
 
 namespace winnow::cli {
 namespace {
@@ -164,6 +165,8 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
     spdlog::info("stopping: new requests are refused, running ones may finish");
     app.start_draining();
   });
+  TokenCache token_cache(token_cache_bytes(server_flags));
+  const int num_encode_threads = tokenizer_threads(server_flags);
   server::HttpServer http(http_options(server_flags, !keys.empty()), app);
   http.start();
   notify_service_manager("STATUS=loading " + folder.filename().string());
@@ -186,6 +189,8 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
     if (engine_flags.model_folder() != model.root) names.push_back(engine_flags.model_folder());
   }
   model.names = std::move(names);
+  model.token_cache = &token_cache;
+  model.num_encode_threads = num_encode_threads;
   const EngineFacts& facts = setup->facts();
   model.fingerprint = fingerprint(
       server_flags, fmt::format("{} {} {} {} {} {}", model.root, facts.backend, facts.kv_dtype,

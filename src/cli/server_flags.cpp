@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
@@ -76,6 +78,10 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
                         "Responses kept for previous_response_id (default 1000; 0: none)");
   set.add_human_integer("max-stored-response-bytes", flags.max_stored_response_bytes,
                         "Memory for them (default 256M)");
+  set.add_human_integer("token-cache-bytes", flags.token_cache_bytes,
+                        "Memory for the token ids of text seen before (default 256M; 0: none)");
+  set.add_integer("tokenizer-threads", flags.tokenizer_threads,
+                  "Threads that encode a long prompt together (default: the cores, at most 4)");
   set.add_integer("io-threads", flags.io_threads, "Socket threads (default 2)");
   set.add_real("header-timeout", flags.header_timeout, "Seconds for a request's header");
   set.add_real("idle-timeout", flags.idle_timeout, "Seconds between requests of a connection");
@@ -186,6 +192,26 @@ server::ResponseStoreLimits response_store_limits(const ServerFlags& flags) {
   if (limits.max_responses < 0) throw UsageError("--max-stored-responses: below 0");
   if (limits.max_bytes < 0) throw UsageError("--max-stored-response-bytes: below 0");
   return limits;
+}
+
+std::int64_t token_cache_bytes(const ServerFlags& flags) {
+  constexpr std::int64_t kDefault = std::int64_t{256} << 20;
+  const std::int64_t bytes = flags.token_cache_bytes.value_or(kDefault);
+  if (bytes < 0) throw UsageError("--token-cache-bytes: below 0");
+  return bytes;
+}
+
+int tokenizer_threads(const ServerFlags& flags) {
+  constexpr std::int64_t kMost = 256;
+  if (!flags.tokenizer_threads) {
+    return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+  }
+  const std::int64_t threads = *flags.tokenizer_threads;
+  if (threads < 1 || threads > kMost) {
+    throw UsageError(
+        fmt::format("--tokenizer-threads: {} is not between 1 and {}", threads, kMost));
+  }
+  return static_cast<int>(threads);
 }
 
 server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags& engine) {

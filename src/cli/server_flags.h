@@ -21,6 +21,7 @@ struct ServerFlags {
 
   std::optional<std::int64_t> max_body_bytes, max_header_bytes, max_connections, io_threads;
   std::optional<std::int64_t> max_stored_responses, max_stored_response_bytes;
+  std::optional<std::int64_t> token_cache_bytes, tokenizer_threads;
   double header_timeout = 10, idle_timeout = 75, keep_alive_interval = 15;
   double shutdown_timeout = 30;
   bool access_log = true;
@@ -57,6 +58,8 @@ std::vector<std::string> collect_api_keys(const ServerFlags& flags);
 server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags& engine);
 server::CorsOptions cors_options(const ServerFlags& flags);
 server::ResponseStoreLimits response_store_limits(const ServerFlags& flags);
+std::int64_t token_cache_bytes(const ServerFlags& flags);
+int tokenizer_threads(const ServerFlags& flags);
 /// --uvicorn-log-level in our own names.
 std::string log_level(const ServerFlags& flags);
 std::string fingerprint(const ServerFlags& flags, const std::string& identity);

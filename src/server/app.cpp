@@ -294,7 +294,11 @@ HttpReply App::handle(HttpRequest request) {
     ServerMetrics* metrics = metrics_;
     if (route->kind == Route::kMetrics) {
       HttpResponse response{.content_type = std::string(kMetricsType)};
-      if (model != nullptr) response.body = metrics->text(model->engine->stats());
+      if (model != nullptr) {
+        const TokenCache* tokens = model->token_cache;
+        response.body = metrics->text(model->engine->stats(),
+                                      tokens != nullptr ? tokens->stats() : TokenCacheStats{});
+      }
       return response;
     }
     if (model == nullptr) return state_refusal(*route);

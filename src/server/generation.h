@@ -15,6 +15,7 @@
 
 namespace winnow {
 class GrammarCompiler;
+class TokenCache;
 class Tokenizer;
 }  // namespace winnow
 
@@ -71,7 +72,9 @@ struct ServingModel {
   MsaShape msa;
   std::vector<TokenId> banned_tokens;  // never sampled: ids without a string, input-only markers
   const Tokenizer* tokenizer = nullptr;
-  GrammarCompiler* grammars = nullptr;          // none: structured output is refused
+  GrammarCompiler* grammars = nullptr;  // none: structured output is refused
+  TokenCache* token_cache = nullptr;    // of that tokenizer; none: every prompt is encoded anew
+  int num_encode_threads = 1;           // may encode a long prompt together
   const ChatRenderer* chat_template = nullptr;  // none: chat is refused
   EngineClient* engine = nullptr;
 };

@@ -139,6 +139,8 @@ struct ServerMetrics::Impl {
                                     .Add(with("reason", "capacity"));
   Gauge& cache_usage = gauge("vllm:kv_cache_usage_perc", "KV blocks in use, 0 to 1.");
   Gauge& healthy = gauge("winnow:engine_healthy", "1 while the engine can serve.");
+  Gauge& token_cache_bytes =
+      gauge("winnow:token_cache_bytes", "Memory of the cache of token ids, in bytes.");
   Gauge& free_blocks = gauge("winnow:kv_blocks_free", "KV blocks nobody uses, cached or not.");
 
   Counter& preemptions = counter("vllm:num_preemptions_total", "Sequences preempted.");
@@ -152,6 +154,10 @@ struct ServerMetrics::Impl {
       counter("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.");
   Counter& prefix_hits =
       counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.");
+  Counter& token_cache_queries =
+      counter("winnow:token_cache_query_bytes_total", "Prompt text looked up in the token cache.");
+  Counter& token_cache_hits =
+      counter("winnow:token_cache_hit_bytes_total", "Prompt text whose token ids were known.");
   Counter& corrupted = counter("vllm:corrupted_requests_total", "Requests with NaN logits.");
   Counter& masks_ahead =
       counter("winnow:grammar_masks_ahead_total", "Grammar masks filled while the model worked.");
@@ -284,7 +290,7 @@ void ServerMetrics::on_http_response(std::string_view method, std::string_view r
       .Increment();
 }
 
-std::string ServerMetrics::text(const EngineStats& stats) {
+std::string ServerMetrics::text(const EngineStats& stats, const TokenCacheStats& tokens) {
   Impl& m = *impl_;
   m.running.Set(static_cast<double>(stats.num_running));
   m.waiting.Set(static_cast<double>(stats.num_waiting));
@@ -301,6 +307,9 @@ std::string ServerMetrics::text(const EngineStats& stats) {
   follow(m.recomputed_tokens, stats.recomputed_tokens);
   follow(m.prefix_queries, stats.prefix_queries);
   follow(m.prefix_hits, stats.prefix_hits);
+  m.token_cache_bytes.Set(static_cast<double>(tokens.used_bytes));
+  follow(m.token_cache_queries, tokens.query_bytes);
+  follow(m.token_cache_hits, tokens.hit_bytes);
   follow(m.corrupted, stats.num_corrupted_requests);
   follow(m.masks_ahead, stats.num_masks_ahead);
   follow(m.late_masks, stats.num_late_masks);

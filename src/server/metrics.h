@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/engine.h"
+#include "text/token_cache.h"
 
 namespace winnow::server {
 
@@ -40,8 +41,9 @@ class ServerMetrics final : public StepObserver {
   void on_rejected(SubmitRefusal refusal);
   void on_http_response(std::string_view method, std::string_view route, int status);
 
-  /// Prometheus text 0.0.4, with the gauges and counters of `stats` brought up to date.
-  std::string text(const EngineStats& stats);
+  /// Prometheus text 0.0.4, with the gauges and counters of `stats` and `tokens` brought up to
+  /// date.
+  std::string text(const EngineStats& stats, const TokenCacheStats& tokens = {});
 
  private:
   struct Impl;

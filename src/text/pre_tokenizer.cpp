@@ -156,6 +156,13 @@ void PreTokenizer::find_matches(const Step& step, std::string_view text,
   }
 }
 
+bool PreTokenizer::can_cut_pieces() const {
+  if (steps_.empty()) return false;
+  const Step& first = steps_.front();
+  return first.scanner && !first.description.is_inverted &&
+         first.description.behavior == SplitBehavior::kIsolated;
+}
+
 void PreTokenizer::split(AlignedText& text, std::vector<WordRange>& words) const {
   words.clear();
   if (text.view().empty()) return;

@@ -47,6 +47,10 @@ class PreTokenizer {
   /// Fills `words` with non-empty ranges of text.view(), in order. A prefix space changes `text`.
   void split(AlignedText& text, std::vector<WordRange>& words) const;
 
+  /// Whether the words of a text are those of its pieces, cut as text_pieces.h says. The first step
+  /// decides: those after it see one word at a time.
+  bool can_cut_pieces() const;
+
  private:
   struct Step {
     PreTokenizerStep description;

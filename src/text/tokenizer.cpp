@@ -12,6 +12,7 @@
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
 #include "text/pre_tokenizer.h"
+#include "text/text_pieces.h"
 #include "text/tokenizer_config.h"
 #include "text/unicode.h"
 
@@ -112,6 +113,9 @@ struct Tokenizer::Impl {
 
   void encode(std::string_view text, const ByteRange* runs, std::size_t num_runs,
               const EncodeOptions& options, Output& out) const;
+  bool encodes_sections_alone(const EncodeOptions& options, const Output& out) const;
+  void encode_alone(std::string_view text, std::span<const TextSection> sections,
+                    const EncodeOptions& options, Output& out) const;
   void encode_section(AlignedText text, Scratch& scratch, Output& out) const;
   void encode_normalized(AlignedText text, std::span<const ByteRange> runs, bool has_runs,
                          bool match, Scratch& scratch, Output& out) const;
@@ -250,13 +254,45 @@ void Tokenizer::Impl::encode_normalized(AlignedText text, std::span<const ByteRa
   }
 }
 
+// Whether a section's ids follow from its text, wherever it stands: tokens that are matched in the
+// normal form may depend on which bytes the template wrote.
+bool Tokenizer::Impl::encodes_sections_alone(const EncodeOptions& options,
+                                             const Output& out) const {
+  return !out.wants_offsets && (!options.match_added_tokens || normalized_matcher.is_empty());
+}
+
+void Tokenizer::Impl::encode_alone(std::string_view text, std::span<const TextSection> sections,
+                                   const EncodeOptions& options, Output& out) const {
+  const bool may_cut = normal_forms.empty() && pre_tokenizer.can_cut_pieces();
+  std::vector<TextPiece> pieces;
+  for (const TextSection& section : sections) {
+    const std::string_view part = text.substr(section.begin, section.end - section.begin);
+    if (section.token >= 0) {
+      pieces.push_back({part, added_tokens[static_cast<std::size_t>(section.token)].id});
+    } else if (may_cut) {
+      cut_into_pieces(part, pieces);
+    } else {
+      pieces.push_back({part});
+    }
+  }
+  encode_pieces(
+      pieces,
+      [this](std::string_view piece, std::vector<TokenId>& piece_ids) {
+        std::unique_ptr<Scratch> scratch = take_scratch();
+        Output piece_out;
+        encode_normalized(AlignedText(piece, 0), {}, false, false, *scratch, piece_out);
+        piece_ids = std::move(piece_out.ids);
+        return_scratch(std::move(scratch));
+      },
+      options, out.ids);
+}
+
 void Tokenizer::Impl::encode(std::string_view text, const ByteRange* runs, std::size_t num_runs,
                              const EncodeOptions& options, Output& out) const {
   if (text.size() > kMaxTextBytes) {
     throw Error(ErrorCode::kTooLarge,
                 fmt::format("text of {} bytes, accepted: up to {}", text.size(), kMaxTextBytes));
   }
-  std::unique_ptr<Scratch> scratch = take_scratch();
   const bool has_runs = runs != nullptr;
   const ByteRange everything{0, text.size()};
   const std::span<const ByteRange> allowed =
@@ -267,6 +303,11 @@ void Tokenizer::Impl::encode(std::string_view text, const ByteRange* runs, std::
   } else if (!text.empty()) {
     sections.push_back({0, text.size(), -1});
   }
+  if (encodes_sections_alone(options, out)) {
+    encode_alone(text, sections, options, out);
+    return;
+  }
+  std::unique_ptr<Scratch> scratch = take_scratch();
   for (const TextSection& section : sections) {
     const std::string_view part = text.substr(section.begin, section.end - section.begin);
     if (section.token < 0) {

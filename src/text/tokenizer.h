@@ -17,12 +17,20 @@
 
 namespace winnow {
 
+class TokenCache;
+
 struct EncodeOptions {
   /// Adds what the file's post-processor adds (BOS, EOS). Off for a rendered chat template, which
   /// prints its own opening token.
   bool add_special_tokens = false;
   /// Recognise added-token strings such as "[e~[" in the text. Off: they are ordinary text.
   bool match_added_tokens = true;
+  /// What was encoded before is taken from here, with the same ids; what was not is added. Of this
+  /// tokenizer only; not used for offsets.
+  TokenCache* cache = nullptr;
+  std::string_view cache_salt{};  // see TokenCache
+  /// Threads that may encode a long text together, the caller's included. The ids are the same.
+  int num_threads = 1;
 };
 
 /// Half-open range of the original text.

@@ -23,8 +23,7 @@ HttpReply completions(const HttpRequest& request, const RouteContext& context) {
   check_model_name(completion.generation.model, context.model);
   GenerationPlan plan;
   for (const RawPrompt& prompt : completion.prompts) {
-    plan.prompts.push_back(
-        prepare_raw_prompt(prompt, completion.generation.add_special_tokens, context.model));
+    plan.prompts.push_back(prepare_raw_prompt(prompt, completion.generation, context.model));
     if (completion.echo) plan.prompts.back().echoed = plan.prompts.back().text;
   }
   plan.fields = std::move(completion.generation);

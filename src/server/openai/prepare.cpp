@@ -24,6 +24,13 @@ std::string joined(const std::vector<TextSegment>& segments) {
   return out;
 }
 
+EncodeOptions encode_options(const GenerationFields& fields, const ServingModel& model) {
+  return {.add_special_tokens = fields.add_special_tokens,
+          .cache = model.token_cache,
+          .cache_salt = fields.cache_salt,
+          .num_threads = model.num_encode_threads};
+}
+
 std::string right_trimmed(std::string text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
     text.pop_back();
@@ -189,7 +196,7 @@ PreparedPrompt prepare_chat_prompt(const ChatRequest& request, const ServingMode
   const std::string last_text = last["content"].get<std::string>();
   if (request.continue_final_message) cut_after_final_message(segments, last_text);
   PreparedPrompt prompt;
-  const EncodeOptions options{.add_special_tokens = request.generation.add_special_tokens};
+  const EncodeOptions options = encode_options(request.generation, model);
   prompt.text = joined(segments);
   prompt.tokens = policy.encode_request_text_as_plain
                       ? model.tokenizer->encode(std::span<const TextSegment>(segments), options)
@@ -198,12 +205,12 @@ PreparedPrompt prepare_chat_prompt(const ChatRequest& request, const ServingMode
   return prompt;
 }
 
-PreparedPrompt prepare_raw_prompt(const RawPrompt& raw, bool add_special_tokens,
+PreparedPrompt prepare_raw_prompt(const RawPrompt& raw, const GenerationFields& fields,
                                   const ServingModel& model) {
   PreparedPrompt prompt;
   if (const auto* text = std::get_if<std::string>(&raw)) {
     prompt.text = *text;
-    prompt.tokens = model.tokenizer->encode(*text, {.add_special_tokens = add_special_tokens});
+    prompt.tokens = model.tokenizer->encode(*text, encode_options(fields, model));
   } else {
     prompt.tokens = std::get<std::vector<TokenId>>(raw);
     for (const TokenId token : prompt.tokens) {

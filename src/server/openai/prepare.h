@@ -14,7 +14,7 @@ namespace winnow::server {
 /// Renders and encodes; also for /tokenize.
 PreparedPrompt prepare_chat_prompt(const ChatRequest& request, const ServingModel& model,
                                    const RequestPolicy& policy);
-PreparedPrompt prepare_raw_prompt(const RawPrompt& prompt, bool add_special_tokens,
+PreparedPrompt prepare_raw_prompt(const RawPrompt& prompt, const GenerationFields& fields,
                                   const ServingModel& model);
 
 /// Applies truncation, resolves max_tokens and bad words, checks lengths and ranges. Throws Error
