@@ -5,6 +5,7 @@ import json
 import anthropic
 import httpx
 import pytest
+import schemas
 
 WEATHER = {
     "name": "get_weather",
@@ -247,3 +248,93 @@ def test_what_a_coding_agent_sends(tiny):
         assert events[-1] == {"type": "message_stop"}
         usage = events[-2]["usage"]
     assert usage["cache_read_input_tokens"] >= 256
+
+
+CLOCK = {
+    "name": "get_time",
+    "description": "Get the time in a zone",
+    "strict": True,
+    "input_schema": schemas.CLOCK,
+}
+
+
+def check_clock(block):
+    assert block.type == "tool_use" and block.name == "get_time"
+    schemas.check_clock(block.input)
+
+
+def sampled(seed):
+    return {"extra_body": {"temperature": 1, "seed": seed}}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tool_choice_any_and_tool_are_held_to(claude, seed):
+    message = ask(
+        claude, HELLO, tools=[WEATHER, CLOCK], tool_choice={"type": "any"}, **sampled(seed)
+    )
+    if message.stop_reason != "max_tokens":
+        assert message.stop_reason == "tool_use"
+        assert {block.type for block in message.content} == {"tool_use"}
+        for block in message.content:
+            if block.name == "get_weather":
+                assert isinstance(block.input["city"], str)
+            else:
+                check_clock(block)
+    named = {"type": "tool", "name": "get_time", "disable_parallel_tool_use": True}
+    message = ask(claude, HELLO, tools=[WEATHER, CLOCK], tool_choice=named, **sampled(seed))
+    (block,) = message.content
+    check_clock(block)
+    none = ask(claude, HELLO, tools=[WEATHER, CLOCK], tool_choice={"type": "none"})
+    assert {block.type for block in none.content} == {"text"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_strict_tools_leave_text_and_calls(claude, seed):
+    asked = [user("What is the time in Paris?")]
+    message = ask(claude, asked, tools=[CLOCK], **sampled(seed))
+    for block in message.content:
+        if block.type == "tool_use":
+            check_clock(block)
+
+
+@pytest.mark.parametrize("where", ["output_config", "output_format"])
+def test_output_formats_shape_the_answer(claude, where):
+    def body(schema):
+        output = {"type": "json_schema", "schema": schema}
+        return {where: {"format": output} if where == "output_config" else output}
+
+    for seed in range(3):
+        asked = {**body(schemas.name_and_age()), "temperature": 1, "seed": seed}
+        message = ask(claude, HELLO, extra_body=asked)
+        answers = [block.text for block in message.content if block.type == "text"]
+        if message.stop_reason == "end_turn" and answers:
+            schemas.check_name_and_age(answers[0])
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask(claude, HELLO, extra_body=body(schemas.name_and_age("integr")))
+    assert "output_config.format.schema.properties.age.type" in str(caught.value)
+
+
+def test_a_bad_schema_of_a_strict_tool_is_named(claude):
+    bad = {**CLOCK, "input_schema": {"type": "object", "properties": {"zone": {"type": "strin"}}}}
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask(claude, HELLO, tools=[WEATHER, bad])
+    assert "tools[1].input_schema.properties.zone.type" in str(caught.value)
+
+
+def test_arguments_stream_as_they_are_written(claude):
+    options = dict(
+        model="winnow-tiny",
+        max_tokens=300,
+        messages=HELLO,
+        tools=[WEATHER, CLOCK],
+        tool_choice={"type": "tool", "name": "get_time"},
+        **sampled(4),
+    )
+    whole = claude.messages.create(**options)
+    with claude.messages.stream(**options) as stream:
+        events = list(stream)
+        final = stream.get_final_message()
+    pieces = [event.partial_json for event in events if event.type == "input_json"]
+    assert len(pieces) > 3
+    assert [block.input for block in final.content] == [block.input for block in whole.content]
+    assert final.stop_reason == whole.stop_reason == "tool_use"

@@ -5,6 +5,7 @@ import time
 
 import openai
 import pytest
+import schemas
 
 WEATHER = {
     "type": "function",
@@ -24,9 +25,9 @@ def openai_tiny(tiny):
     return tiny.client()
 
 
-def ask(client, text, **more):
+def ask(client, asked, **more):
     more = {"model": "winnow-tiny", "temperature": 0, "max_output_tokens": 200, **more}
-    return client.responses.create(input=text, **more)
+    return client.responses.create(input=asked, **more)
 
 
 def test_response(openai_tiny):
@@ -177,3 +178,105 @@ def test_refusals(openai_tiny):
         with pytest.raises(openai.BadRequestError) as caught:
             ask(openai_tiny, "Hello", **more)
         assert caught.value.param == param
+
+
+CLOCK = {
+    "type": "function",
+    "name": "get_time",
+    "description": "Get the time in a zone",
+    "parameters": schemas.CLOCK,
+    "strict": True,
+}
+
+
+def calls_of(response):
+    return [item for item in response.output if item.type == "function_call"]
+
+
+def check_clock(call):
+    assert call.name == "get_time"
+    schemas.check_clock(json.loads(call.arguments))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tool_choice_required_and_named_are_held_to(openai_tiny, seed):
+    sampled = {"temperature": 1, "extra_body": {"seed": seed}, "tools": [WEATHER, CLOCK]}
+    response = ask(openai_tiny, "Hello", tool_choice="required", **sampled)
+    if response.status == "completed":
+        assert calls_of(response)
+        for call in calls_of(response):
+            if call.name == "get_weather":
+                assert isinstance(json.loads(call.arguments)["city"], str)
+            else:
+                check_clock(call)
+    named = {"type": "function", "name": "get_time"}
+    response = ask(openai_tiny, "Hello", tool_choice=named, parallel_tool_calls=False, **sampled)
+    (call,) = calls_of(response)
+    check_clock(call)
+    assert not calls_of(ask(openai_tiny, "Hello", tool_choice="none", tools=[WEATHER, CLOCK]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_strict_tools_leave_text_and_calls(openai_tiny, seed):
+    response = ask(
+        openai_tiny,
+        "What is the time in Paris?",
+        tools=[CLOCK],
+        temperature=1,
+        extra_body={"seed": seed},
+    )
+    for call in calls_of(response):
+        if call.status == "completed":
+            check_clock(call)
+
+
+def test_text_formats_shape_the_answer(openai_tiny):
+    schema = schemas.name_and_age()
+    form = {"type": "json_schema", "name": "person", "schema": schema, "strict": True}
+    for seed in range(3):
+        response = ask(
+            openai_tiny,
+            "Who is Emma?",
+            text={"format": form},
+            temperature=1,
+            extra_body={"seed": seed},
+        )
+        if response.status == "completed":
+            schemas.check_name_and_age(response.output_text)
+    response = ask(openai_tiny, "Who is Emma?", text={"format": {"type": "json_object"}})
+    assert response.output_text.lstrip().startswith("{")
+
+
+def test_a_bad_schema_is_refused_with_its_place(openai_tiny):
+    schema = schemas.name_and_age("integr")
+    form = {"type": "json_schema", "name": "person", "schema": schema}
+    named = {"type": "function", "name": "get_tim"}
+    for more, param in (
+        ({"text": {"format": form}}, "text.format.schema.properties.age.type"),
+        (
+            {"tools": [WEATHER, {**CLOCK, "parameters": schema}]},
+            "tools[1].parameters.properties.age.type",
+        ),
+        ({"tools": [CLOCK], "tool_choice": named}, "tool_choice.name"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(openai_tiny, "Hello", **more)
+        assert caught.value.param == param
+
+
+def test_arguments_stream_as_they_are_written(openai_tiny):
+    options = dict(
+        tools=[WEATHER, CLOCK],
+        tool_choice={"type": "function", "name": "get_time"},
+        parallel_tool_calls=False,
+        temperature=1,
+        extra_body={"seed": 4},
+    )
+    (whole,) = calls_of(ask(openai_tiny, "Hello", **options))
+    events = list(ask(openai_tiny, "Hello", stream=True, **options))
+    pieces = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert len(pieces) > 3 and "".join(pieces) == whole.arguments
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert done.arguments == whole.arguments and done.name == "get_time"
+    (call,) = calls_of(events[-1].response)
+    assert call.arguments == whole.arguments and call.status == "completed"

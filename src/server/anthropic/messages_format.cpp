@@ -9,6 +9,10 @@
 namespace winnow::server {
 namespace {
 
+// What no JSON has in any place: closes a call that was given up, which a lenient client would
+// otherwise run with the members it knows so far.
+constexpr const char* kNoJson = "\x01";
+
 constexpr const char* kPing = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 /// Cached tokens are not part of input_tokens in this API.
@@ -48,18 +52,17 @@ class MessagesFormat final : public ReplyFormat {
         send_delta(out, {{"type", "thinking_delta"}, {"thinking", std::move(delta.reasoning)}});
       }
     }
+    auto piece = delta.call_deltas.begin();
+    const auto last = delta.call_deltas.end();
+    // Text comes after the open call, before all others.
+    for (; piece != last && is_open_call(*piece); ++piece) add_call_piece(out, std::move(*piece));
     if (!delta.text.empty()) {
       open(out, Block::kText, {{"type", "text"}, {"text", ""}});
       send_delta(out, {{"type", "text_delta"}, {"text", std::move(delta.text)}});
     }
-    for (ToolCall& call : delta.calls) {
-      close(out);
-      open(out, Block::kCall, tool_use(call.name, Json::object()));
-      send_delta(out, {{"type", "input_json_delta"}, {"partial_json", std::move(call.arguments)}});
-      has_calls_ = true;
-    }
+    for (; piece != last; ++piece) add_call_piece(out, std::move(*piece));
     if (delta.finish_reason != FinishReason::kNone) {
-      close(out);
+      close(out, /*is_cut=*/delta.finish_reason != FinishReason::kStop);
       set_end(delta);
     }
   }
@@ -126,8 +129,32 @@ class MessagesFormat final : public ReplyFormat {
          {{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}});
   }
 
-  void close(std::string& out) {
+  bool is_open_call(const ToolCallDelta& piece) const {
+    return open_ == Block::kCall && piece.index == call_index_;
+  }
+
+  void add_call_piece(std::string& out, ToolCallDelta&& piece) {
+    if (!is_open_call(piece)) {
+      close(out);
+      open(out, Block::kCall, tool_use(piece.name, Json::object()));
+      call_index_ = piece.index;
+      is_call_complete_ = false;
+    }
+    if (!piece.arguments.empty()) {
+      send_delta(out, {{"type", "input_json_delta"}, {"partial_json", std::move(piece.arguments)}});
+    }
+    if (!piece.is_complete) return;
+    has_calls_ = true;
+    is_call_complete_ = true;
+    close(out);
+  }
+
+  /// `is_cut`: the reply is, and stop_reason says so.
+  void close(std::string& out, bool is_cut = false) {
     if (open_ == Block::kNone) return;
+    if (open_ == Block::kCall && !is_call_complete_ && !is_cut) {
+      send_delta(out, {{"type", "input_json_delta"}, {"partial_json", kNoJson}});
+    }
     if (open_ == Block::kThinking) {
       send_delta(out, {{"type", "signature_delta"},
                        {"signature", seal_thinking(std::exchange(thinking_, {}))}});
@@ -184,6 +211,8 @@ class MessagesFormat final : public ReplyFormat {
   Block open_ = Block::kNone;
   int index_ = -1;
   std::string thinking_;  // of the open block
+  int call_index_ = -1;   // of the open call, as its pieces have it
+  bool is_call_complete_ = false;
   bool has_calls_ = false;
   Json content_ = Json::array();
   FinishReason finish_reason_ = FinishReason::kNone;

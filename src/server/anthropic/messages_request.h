@@ -15,10 +15,12 @@ struct MessagesRequest {
   bool has_context_management = false;
 };
 
-inline constexpr std::array<FieldName, 5> kMessagesFieldNames = {
+inline constexpr std::array<FieldName, 7> kMessagesFieldNames = {
     FieldName{"stop", "stop_sequences"},
     {"continue_final_message", "messages"},
+    {"response_format.json_schema.schema", "output_config.format.schema"},
     {"response_format", "output_config.format"},
+    {"tools[*].function.parameters", "tools[*].input_schema"},
     {"reasoning_effort", "output_config.effort"},
     {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 

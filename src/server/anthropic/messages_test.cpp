@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,62 @@ TEST(Messages, StreamHasEveryEventInOrder) {
   EXPECT_EQ(end["delta"]["stop_reason"], "tool_use");
   EXPECT_GT(end["usage"]["output_tokens"], 10);
   EXPECT_EQ(end["usage"]["input_tokens"], 19);
+}
+
+/// The partial_json of each call of a streamed reply, piece by piece.
+std::vector<std::vector<std::string>> call_pieces(const std::string& stream) {
+  std::vector<std::vector<std::string>> calls;
+  for (const Json& event : parse_events(stream)) {
+    const Json delta = event.value("delta", Json::object());
+    if (event["type"] == "content_block_start" && event["content_block"]["type"] == "tool_use") {
+      calls.emplace_back();
+    }
+    if (delta.contains("partial_json")) calls.back().push_back(delta["partial_json"]);
+  }
+  return calls;
+}
+
+TEST(Messages, ArgumentsStreamAsTheyAreWritten) {
+  TestServerOptions options;
+  options.answer = kCall;
+  TestServer server(options);
+  const auto calls =
+      call_pieces(server.post(kMessages, body(std::string(R"("stream":true,)") + kTools)).body);
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_GT(calls[0].size(), 5U);  // "Paris", a letter a token
+  EXPECT_EQ(std::accumulate(calls[0].begin(), calls[0].end(), std::string()),
+            R"({"city":"Paris"})");
+}
+
+// No client may run it, not even one that reads unfinished JSON; the whole reply has it as text.
+TEST(Messages, ACallThatTurnsOutToBeMalformedIsClosedAsNoJson) {
+  TestServerOptions options;
+  std::string malformed = kCall;
+  malformed.replace(malformed.find("]<]minimax[>[</city>"), 20, "");
+  options.answer = malformed;
+  TestServer server(options);
+  const std::string stream =
+      server.post(kMessages, body(std::string(R"("stream":true,)") + kTools)).body;
+  const auto calls = call_pieces(stream);
+  ASSERT_EQ(calls.size(), 1U) << stream;
+  EXPECT_EQ(calls[0].back(), "\x01");
+  const std::vector<Json> events = parse_events(stream);
+  EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "end_turn");
+}
+
+TEST(Messages, ACallThatIsCutStaysUnfinished) {
+  TestServerOptions options;
+  options.answer = kCall;
+  TestServer server(options);
+  const TestResponse response = server.post(
+      kMessages, fmt::format(R"({{"model":"test-model","max_tokens":{},"stream":true,"messages":
+          [{{"role":"user","content":"Hi"}}],{}}})",
+                             std::string_view(kCall).find("ris]"), kTools));
+  const auto calls = call_pieces(response.body);
+  ASSERT_EQ(calls.size(), 1U) << response.body;
+  EXPECT_EQ(std::accumulate(calls[0].begin(), calls[0].end(), std::string()), R"({"city":"Pa)");
+  const std::vector<Json> events = parse_events(response.body);
+  EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "max_tokens");
 }
 
 TEST(Messages, WholeEqualsStream) {

@@ -10,7 +10,8 @@
 
 namespace winnow::server {
 
-/// A chat field and what the other API calls it.
+/// A chat field and what the other API calls it; the first that fits counts. `[*]` in both is one
+/// index.
 struct FieldName {
   std::string_view chat;
   std::string_view own;

@@ -97,6 +97,10 @@ class Translator {
 
   void add_call(Fields& item) {
     const std::string id = required(item, "call_id");
+    if (item.string("status") == "incomplete") {  // cut or given up: it never was a call
+      unfinished_.insert(id);
+      return;
+    }
     const std::string name = required(item, "name");
     const std::string arguments = item.string("arguments").value_or("");
     if (!is_open_ && !waiting_.empty()) fail_unanswered();
@@ -112,6 +116,7 @@ class Translator {
   void add_result(Fields& item) {
     const std::string id = required(item, "call_id");
     if (item.find("output") == nullptr) item.fail("output", "missing");
+    if (unfinished_.erase(id) != 0) return;
     end_assistant();
     if (waiting_.erase(id) == 0) {
       item.fail("call_id", fmt::format("no function_call '{}' waits for its output", id));
@@ -157,8 +162,9 @@ class Translator {
   std::string path_;
   Json out_ = Json::array();
   bool is_open_ = false;
-  Json message_;                   // the assistant's, being read
-  std::set<std::string> waiting_;  // calls without their output
+  Json message_;                      // the assistant's, being read
+  std::set<std::string> waiting_;     // calls without their output
+  std::set<std::string> unfinished_;  // calls that are left out
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ class ResponsesFormat final : public ReplyFormat {
   }
 
  private:
-  enum class Item { kNone, kReasoning, kMessage };
+  enum class Item { kNone, kReasoning, kMessage, kCall };
 
   /// `event` without type and number.
   void send(std::string& out, const char* type, Json event) {
@@ -87,6 +87,10 @@ class ResponsesFormat final : public ReplyFormat {
       text_ += delta.reasoning;
       send_part(out, "response.reasoning_text.delta", {{"delta", std::move(delta.reasoning)}});
     }
+    // Of a stream: text comes after the open call, before all others.
+    auto piece = delta.call_deltas.begin();
+    const auto last = delta.call_deltas.end();
+    for (; piece != last && is_open_call(*piece); ++piece) add_call_piece(out, std::move(*piece));
     if (!delta.text.empty()) {
       open(out, Item::kMessage);
       text_ += delta.text;
@@ -97,9 +101,13 @@ class ResponsesFormat final : public ReplyFormat {
       }
       send_part(out, "response.output_text.delta", std::move(event));
     }
+    for (; piece != last; ++piece) add_call_piece(out, std::move(*piece));
     for (ToolCall& call : delta.calls) {
-      close(out, "completed");
-      add_call(out, std::move(call));
+      if (is_stream_) break;  // they came in pieces
+      add_call_piece(out, {.index = ++call_index_,
+                           .name = std::move(call.name),
+                           .arguments = std::move(call.arguments),
+                           .is_complete = true});
     }
     if (delta.finish_reason == FinishReason::kNone) return;
     finish_reason_ = delta.finish_reason;
@@ -148,6 +156,7 @@ class ResponsesFormat final : public ReplyFormat {
 
   void close(std::string& out, const char* status) {
     if (open_ == Item::kNone) return;
+    if (open_ == Item::kCall) return close_call(out, "incomplete");
     const Json whole = part(true);
     if (open_ == Item::kReasoning) {
       send_part(out, "response.reasoning_text.done", {{"text", text_}});
@@ -170,25 +179,43 @@ class ResponsesFormat final : public ReplyFormat {
     output_.push_back(std::move(item_));
   }
 
-  void add_call(std::string& out, ToolCall&& call) {
-    item_ = {{"type", "function_call"},
-             {"id", "fc_" + random_hex()},
-             {"call_id", "call_" + random_hex().substr(0, 24)},
-             {"name", call.name},
-             {"arguments", ""},
-             {"status", "in_progress"}};
-    send(out, "response.output_item.added", {{"output_index", output_.size()}, {"item", item_}});
-    const Json of_item{{"item_id", item_["id"]}, {"output_index", output_.size()}};
-    Json delta = of_item;
-    delta["delta"] = call.arguments;
-    send(out, "response.function_call_arguments.delta", std::move(delta));
-    Json done = of_item;
-    done["name"] = call.name;
-    done["arguments"] = call.arguments;
-    send(out, "response.function_call_arguments.done", std::move(done));
-    item_["arguments"] = std::move(call.arguments);
-    item_["status"] = "completed";
+  bool is_open_call(const ToolCallDelta& piece) const {
+    return open_ == Item::kCall && piece.index == call_index_;
+  }
+
+  void add_call_piece(std::string& out, ToolCallDelta&& piece) {
+    if (!is_open_call(piece)) {
+      close(out, "completed");
+      open_ = Item::kCall;
+      call_index_ = piece.index;
+      item_ = {{"type", "function_call"},
+               {"id", "fc_" + random_hex()},
+               {"call_id", "call_" + random_hex().substr(0, 24)},
+               {"name", piece.name},
+               {"arguments", ""},
+               {"status", "in_progress"}};
+      send(out, "response.output_item.added", {{"output_index", output_.size()}, {"item", item_}});
+    }
+    if (!piece.arguments.empty()) {
+      text_ += piece.arguments;
+      send(out, "response.function_call_arguments.delta",
+           {{"item_id", item_["id"]},
+            {"output_index", output_.size()},
+            {"delta", std::move(piece.arguments)}});
+    }
+    if (piece.is_complete) close_call(out, "completed");
+  }
+
+  void close_call(std::string& out, const char* status) {
+    send(out, "response.function_call_arguments.done",
+         {{"item_id", item_["id"]},
+          {"output_index", output_.size()},
+          {"name", item_["name"]},
+          {"arguments", text_}});
+    item_["arguments"] = std::exchange(text_, {});
+    item_["status"] = status;
     end_item(out);
+    open_ = Item::kNone;
   }
 
   Json end(const Usage& usage) {
@@ -239,7 +266,8 @@ class ResponsesFormat final : public ReplyFormat {
   std::int64_t sequence_number_ = 0;
   Item open_ = Item::kNone;
   Json item_;
-  std::string text_;  // of the open item
+  std::string text_;     // of the open item
+  int call_index_ = -1;  // of the last call, as its pieces have it
   Json logprobs_ = Json::array();
   Json output_ = Json::array();
   FinishReason finish_reason_ = FinishReason::kNone;

@@ -25,10 +25,13 @@ struct ResponsesRequest {
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
 };
 
-inline constexpr std::array<FieldName, 5> kResponsesFieldNames = {
+inline constexpr std::array<FieldName, 8> kResponsesFieldNames = {
     FieldName{"messages", "input"},
     {"max_completion_tokens", "max_output_tokens"},
+    {"response_format.json_schema", "text.format"},
     {"response_format", "text.format"},
+    {"tools[*].function.parameters", "tools[*].parameters"},
+    {"tool_choice.function.name", "tool_choice.name"},
     {"reasoning_effort", "reasoning.effort"},
     {"logprobs", "include"}};
 

@@ -117,6 +117,53 @@ TEST(Responses, StreamHasEveryEventInOrder) {
   EXPECT_EQ(Json::parse(server.get(fmt::format("{}/{}", kResponses, id_of(whole))).body), whole);
 }
 
+TEST(Responses, ArgumentsStreamAsTheyAreWritten) {
+  TestServerOptions options;
+  options.answer = kCall;
+  TestServer server(options);
+  std::string arguments;
+  int num_deltas = 0;
+  for (const Json& event : parse_events(
+           server.post(kResponses, body(std::string(R"("stream":true,)") + kTools)).body)) {
+    if (event["type"] == "response.function_call_arguments.delta") {
+      arguments += event["delta"].get<std::string>();
+      ++num_deltas;
+    }
+    if (event["type"] == "response.function_call_arguments.done") {
+      EXPECT_EQ(event["arguments"], arguments);
+    }
+  }
+  EXPECT_EQ(arguments, R"({"city":"Paris"})");
+  EXPECT_GT(num_deltas, 5);
+}
+
+// It never was a call: the conversation goes on without it and needs no output of it.
+TEST(Responses, ACallThatWasCutIsIncompleteAndLeftOut) {
+  TestServerOptions options;
+  options.answer = std::string("Look.") + kCall;
+  TestServer server(options);
+  const std::size_t cut = std::string_view(kCall).find("ris]") + 5;
+  const std::vector<Json> events = parse_events(
+      server
+          .post(kResponses,
+                body(fmt::format(R"("stream":true,"max_output_tokens":{},{})", cut, kTools)))
+          .body);
+  const Json& whole = events.back()["response"];
+  EXPECT_EQ(whole["status"], "incomplete");
+  ASSERT_EQ(whole["output"].size(), 2U) << whole;
+  EXPECT_EQ(whole["output"][1]["status"], "incomplete");
+  EXPECT_EQ(whole["output"][1]["arguments"], R"({"city":"Pa)");
+  made(server, body(fmt::format(R"("previous_response_id":"{}")", id_of(whole)), R"("Go on")"));
+  EXPECT_EQ(last_prompt(server), "user: Hi\nassistant: Look.\nuser: Go on\nassistant:");
+  // An output that somebody sends all the same belongs to nothing.
+  const std::string input = fmt::format(
+      R"([{{"role":"user","content":"Hi"}},{},{{"type":"function_call_output",
+          "call_id":{},"output":"x"}},{{"role":"user","content":"So"}}])",
+      whole["output"][1].dump(), whole["output"][1]["call_id"].dump());
+  made(server, body("", input));
+  EXPECT_EQ(last_prompt(server), "user: Hi\nuser: So\nassistant:");
+}
+
 TEST(Responses, AConversationGoesOnFromAStoredOne) {
   TestServer server;
   const std::string first = id_of(made(server, body("")));
