@@ -17,7 +17,19 @@ ALLOWED = {
     "model": {"ops", "checkpoint", "cache", "parallel", "formats", "base"},
     "engine": {"model", "cache", "parallel", "base"},
     "server": {"engine", "grammar", "text", "base"},
-    "cli": {"server", "engine", "grammar", "model", "checkpoint", "text", "formats", "ops", "base"},
+    "load": {"server", "engine", "text", "base"},
+    "cli": {
+        "load",
+        "server",
+        "engine",
+        "grammar",
+        "model",
+        "checkpoint",
+        "text",
+        "formats",
+        "ops",
+        "base",
+    },
 }
 ONE_OWNER = {"boost/asio": "src/server/asio.h"}
 INCLUDE = re.compile(r'^\s*#include\s+(["<])([^">]+)[">]')

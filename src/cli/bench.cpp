@@ -175,13 +175,7 @@ Json setting_json(const BenchFlags& flags, const EngineSetup& setup) {
 }
 
 void write_json(const Json& json, const BenchFlags& flags) {
-  if (flags.output_json.empty()) return;
-  std::ofstream file(flags.output_json);
-  file << json.dump(2) << '\n';
-  if (!file) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("--output-json {}: cannot be written", flags.output_json));
-  }
+  if (!flags.output_json.empty()) write_result_file("--output-json", flags.output_json, json);
 }
 
 void finish(const BenchReport& report, const BenchFlags& flags) {
@@ -341,19 +335,22 @@ int bench_throughput(BenchFlags& flags) {
 }  // namespace
 
 int run_bench(const Words& words) {
-  const std::vector<std::string> kinds = {"latency", "throughput", "kernels"};
+  const std::vector<std::string> kinds = {"latency", "throughput", "serve", "kernels"};
   const bool is_help = !words.empty() && (words[0] == "--help" || words[0] == "-h");
   if (words.empty() || is_help) {
     fmt::print(
         "usage: winnow bench latency|throughput MODEL [FLAGS]\n"
         "       winnow bench latency --synthetic-weights [FLAGS]\n"
+        "       winnow bench serve [FLAGS]\n"
         "       winnow bench kernels [CASE…] [FLAGS]\n"
         "  latency      equal requests one batch after another: what one user waits\n"
         "  throughput   all requests at once: what the machine gets done\n"
+        "  serve        load for a running server, any that speaks OpenAI's API\n"
         "  kernels      operations at M3's sizes beside this machine's limits\n");
     return is_help ? 0 : 2;
   }
   check_choice("bench", words[0], kinds);
+  if (words[0] == "serve") return run_bench_serve(Words(words.begin() + 1, words.end()));
   if (words[0] == "kernels") return run_bench_kernels(Words(words.begin() + 1, words.end()));
   if (words[0] == "latency" && std::ranges::find(words, "--synthetic-weights") != words.end()) {
     return run_bench_synthetic(Words(words.begin() + 1, words.end()));

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <iterator>
 #include <numeric>
+
+#include "base/error.h"
 
 namespace winnow::cli {
 namespace {
@@ -110,6 +113,15 @@ std::string report_text(const Json& report) {
                    row["p90"].get<double>() * 1e3, row["p99"].get<double>() * 1e3);
   }
   return out;
+}
+
+void write_result_file(const std::string& flag, const std::filesystem::path& path,
+                       const Json& json) {
+  std::ofstream file(path);
+  file << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  if (!file.flush()) {
+    throw Error(ErrorCode::kIo, fmt::format("{} {}: cannot be written", flag, path.string()));
+  }
 }
 
 }  // namespace winnow::cli

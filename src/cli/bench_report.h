@@ -1,6 +1,7 @@
 // Times of many requests as percentiles: a table for people, JSON for programs.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,9 @@ Json summary_json(std::vector<double> seconds);
 
 Json report_json(const BenchReport& report);
 std::string report_text(const Json& report);
+
+/// Throws Error{kIo} naming the flag.
+void write_result_file(const std::string& flag, const std::filesystem::path& path,
+                       const Json& json);
 
 }  // namespace winnow::cli

@@ -14,6 +14,7 @@ int run_generate(const Words& words);
 int run_capture(const Words& words);
 int run_bench(const Words& words);
 int run_bench_kernels(const Words& words);    // of run_bench
+int run_bench_serve(const Words& words);      // of run_bench
 int run_bench_synthetic(const Words& words);  // of run_bench
 
 /// The whole program: picks the verb, turns errors into one line on stderr and an exit code
