@@ -10,6 +10,7 @@
 #include "server/metrics.h"
 #include "server/openai/prepare.h"
 #include "server/testing/template_renderer.h"
+#include "server/testing/test_server.h"
 #include "text/token_cache.h"
 #include "text/tokenizer.h"
 
@@ -177,6 +178,38 @@ TEST(LongConversation, MetricsTellWhatWasKnown) {
   EXPECT_THAT(text, HasSubstr("winnow:token_cache_query_bytes_total" + labels + "3000"));
   EXPECT_THAT(text, HasSubstr("winnow:token_cache_hit_bytes_total" + labels + "900"));
   EXPECT_THAT(text, HasSubstr("winnow:token_cache_bytes" + labels + "640"));
+}
+
+/// The value of a metric, -1 where it is missing.
+double metric(testing::TestServer& server, const std::string& name) {
+  const std::string text = server.get("/metrics").body;
+  const std::size_t at = text.find("\n" + name + "{");
+  return at == std::string::npos ? -1 : std::stod(text.substr(text.find("} ", at) + 2));
+}
+
+TEST(LongConversation, AllRoutesShareWhatIsKnown) {
+  testing::TestServer server;
+  const std::string content(300, 'a');
+  const Json chat = {{"model", "test-model"},
+                     {"messages", {{{"role", "user"}, {"content", content}}}},
+                     {"max_tokens", 1}};
+  const char* const hits = "winnow:token_cache_hit_bytes_total";
+  ASSERT_EQ(server.post(testing::kChat, chat.dump()).status, 200);
+  const std::vector<TokenId> cold = server.engine().last_request().prompt;
+  EXPECT_EQ(metric(server, hits), 0);
+  ASSERT_EQ(server.post(testing::kChat, chat.dump()).status, 200);
+  EXPECT_EQ(server.engine().last_request().prompt, cold);
+  const double after_chat = metric(server, hits);
+  EXPECT_GE(after_chat, 300);
+  ASSERT_EQ(server.post("/v1/messages", chat.dump()).status, 200);
+  EXPECT_EQ(server.engine().last_request().prompt, cold);
+  EXPECT_GT(metric(server, hits), after_chat);
+  EXPECT_GT(metric(server, "winnow:token_cache_bytes"), 300);
+  Json salted = chat;
+  salted["cache_salt"] = "of one caller";
+  const double before = metric(server, hits);
+  ASSERT_EQ(server.post(testing::kChat, salted.dump()).status, 200);
+  EXPECT_EQ(metric(server, hits), before);
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ TestServer::TestServer(TestServerOptions options)
   model_.defaults = options.defaults;
   model_.msa = {.layers = {2, 3}, .num_groups = 1, .top_k = 2, .block_tokens = 128};
   model_.tokenizer = tokenizer_.get();
+  model_.token_cache = &token_cache_;
   grammars_ = std::make_unique<GrammarCompiler>(*tokenizer_, kTestVocab, std::vector{kTestEos});
   model_.grammars = grammars_.get();
   model_.chat_template = &renderer_;

@@ -9,6 +9,7 @@
 #include "server/app.h"
 #include "server/http_server.h"
 #include "server/testing/fake_engine.h"
+#include "text/token_cache.h"
 
 namespace winnow {
 class GrammarCompiler;
@@ -65,6 +66,7 @@ class TestServer {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
+  TokenCache token_cache_{std::int64_t{16} << 20};
   std::unique_ptr<GrammarCompiler> grammars_;
   PlainRenderer renderer_;
   std::unique_ptr<FakeEngine> engine_;
