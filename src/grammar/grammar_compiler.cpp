@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "grammar/compiled_grammar_impl.h"
 #include "text/tokenizer.h"
 
@@ -23,6 +24,11 @@ namespace winnow {
 namespace {
 
 using Compiled = std::shared_ptr<const CompiledGrammar>;
+
+using Clock = std::chrono::steady_clock;
+
+// How long the end of a server may take.
+constexpr std::chrono::seconds kMaxStop{10};
 
 // Nested deeper, a grammar would not fit a thread's stack.
 constexpr int kMaxRecursion = 1000;
@@ -51,7 +57,7 @@ std::string reason_of(const std::exception& error) {
 
 }  // namespace
 
-class GrammarCompiler::Impl {
+class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompiler::Impl> {
  public:
   Impl(const Tokenizer& tokenizer, std::int32_t vocab_size, std::vector<TokenId> stop_ids,
        const GrammarLimits& limits)
@@ -60,13 +66,26 @@ class GrammarCompiler::Impl {
         vocab_size_(vocab_size),
         stop_ids_(std::move(stop_ids)) {}
 
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex_);
-      is_stopping_ = true;
-    }
+  /// Once, by the owner.
+  void stop() {
+    std::unique_lock lock(mutex_);
+    is_stopping_ = true;
     wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    ended_.wait_for(lock, kMaxStop, [this] { return num_live_ == 0; });
+    for (const Running& running : running_) {
+      spdlog::error("a grammar has been compiling for {:.0f} s and is left behind",
+                    running.seconds());
+    }
+    const bool is_any_left = num_live_ > 0;
+    lock.unlock();
+    for (std::thread& thread : threads_) {
+      // The end of the process must not wait for a grammar. Each thread keeps this object alive.
+      if (is_any_left) {
+        thread.detach();
+      } else {
+        thread.join();
+      }
+    }
   }
 
   Compiled compile(const GrammarSource& source) {
@@ -77,17 +96,19 @@ class GrammarCompiler::Impl {
     }
     const std::shared_future<Compiled> done = find_or_queue(source);
     if (done.wait_for(limits_.max_wait) != std::future_status::ready) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "it was not compiled within " + std::to_string(limits_.max_wait.count()) + " ms",
-                  "make it simpler");
+      const std::lock_guard lock(mutex_);
+      note_overdue();
+      fail_overdue();
     }
     return done.get();
   }
 
-  Counts counts() const {
+  Counts counts() {
     const std::lock_guard lock(mutex_);
+    note_overdue();
     Counts counts = counts_;
     counts.num_cached = static_cast<std::int64_t>(entries_.size());
+    counts.num_overdue = num_overdue_;
     return counts;
   }
 
@@ -101,11 +122,57 @@ class GrammarCompiler::Impl {
     GrammarSource source;
     std::promise<Compiled> promise;
   };
+  struct Running {
+    std::string key;
+    Clock::time_point begun;
+    bool is_overdue = false;
+
+    double seconds() const { return std::chrono::duration<double>(Clock::now() - begun).count(); }
+  };
+
+  [[noreturn]] void fail_overdue() const {
+    throw Error(ErrorCode::kInvalidArgument,
+                "it was not compiled within " + std::to_string(limits_.max_wait.count()) + " ms",
+                "make it simpler");
+  }
+
+  /// Under mutex_, as all below up to work().
+  void note_overdue() {
+    for (Running& running : running_) {
+      if (running.is_overdue || Clock::now() - running.begun < limits_.max_wait) continue;
+      running.is_overdue = true;
+      ++num_overdue_;
+      // The key is the client's text: its size says enough.
+      spdlog::warn(
+          "a grammar of {} bytes has been compiling for {:.1f} s: {} of {} threads overdue",
+          running.key.size(), running.seconds(), num_overdue_, max_threads());
+    }
+  }
+
+  int max_threads() const { return 2 * limits_.num_threads; }
+
+  void add_threads() {
+    while (num_live_ - num_overdue_ < limits_.num_threads && num_live_ < max_threads()) {
+      threads_.emplace_back([self = shared_from_this()] { self->work(); });
+      ++num_live_;
+    }
+    if (num_live_ == num_overdue_) {
+      throw Error(ErrorCode::kQueueFull, "grammars that take too long hold up all others",
+                  "retry later");
+    }
+  }
+
+  bool is_overdue(const std::string& key) const {
+    return std::ranges::any_of(
+        running_, [&](const Running& one) { return one.is_overdue && one.key == key; });
+  }
 
   std::shared_future<Compiled> find_or_queue(const GrammarSource& source) {
     const std::string key = key_of(source);
     const std::lock_guard lock(mutex_);
+    note_overdue();
     if (const auto found = entries_.find(key); found != entries_.end()) {
+      if (is_overdue(key)) fail_overdue();
       ++counts_.num_hits;
       usage_.splice(usage_.begin(), usage_, found->second.usage);
       return found->second.done;
@@ -113,7 +180,7 @@ class GrammarCompiler::Impl {
     if (std::ssize(jobs_) >= limits_.max_queued) {
       throw Error(ErrorCode::kQueueFull, "too many grammars wait to be compiled", "retry later");
     }
-    while (std::ssize(threads_) < limits_.num_threads) threads_.emplace_back([this] { work(); });
+    add_threads();
     jobs_.push_back({source, {}});
     usage_.push_front(key);
     Entry& entry = entries_[key];
@@ -123,17 +190,29 @@ class GrammarCompiler::Impl {
   }
 
   void work() {
-    for (;;) {
-      Job job;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
-        if (is_stopping_) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
+    std::unique_lock lock(mutex_);
+    // Ends also when it was replaced.
+    while (!is_stopping_ && num_live_ - num_overdue_ <= limits_.num_threads) {
+      if (jobs_.empty()) {
+        wake_.wait(lock);
+        continue;
       }
+      Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      running_.push_front({.key = key_of(job.source), .begun = Clock::now()});
+      const auto running = running_.begin();
+      lock.unlock();
       run(job);
+      lock.lock();
+      if (running->is_overdue) {
+        --num_overdue_;
+        spdlog::warn("the grammar of {} bytes is done after {:.1f} s", running->key.size(),
+                     running->seconds());
+      }
+      running_.erase(running);
     }
+    --num_live_;
+    ended_.notify_all();
   }
 
   void run(Job& job) {
@@ -224,21 +303,25 @@ class GrammarCompiler::Impl {
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   std::optional<xgrammar::GrammarCompiler> compilers_[2];
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;
   std::map<std::string, Entry, std::less<>> entries_;
   std::list<std::string> usage_;  // keys, the last used first
   Counts counts_;
   bool is_stopping_ = false;
-  std::vector<std::thread> threads_;
+  std::list<Running> running_;
+  std::vector<std::thread> threads_;  // those that ended among them
+  int num_live_ = 0;                  // of threads_
+  int num_overdue_ = 0;               // of running_
+  std::condition_variable ended_;
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, std::int32_t vocab_size,
                                  std::vector<TokenId> stop_ids, const GrammarLimits& limits)
-    : impl_(std::make_unique<Impl>(tokenizer, vocab_size, std::move(stop_ids), limits)) {}
+    : impl_(std::make_shared<Impl>(tokenizer, vocab_size, std::move(stop_ids), limits)) {}
 
-GrammarCompiler::~GrammarCompiler() = default;
+GrammarCompiler::~GrammarCompiler() { impl_->stop(); }
 
 std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const GrammarSource& source) {
   return impl_->compile(source);

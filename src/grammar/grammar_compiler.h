@@ -27,21 +27,26 @@ class GrammarCompiler {
   /// `tokenizer` outlives it. Nothing is prepared before the first compile().
   GrammarCompiler(const Tokenizer& tokenizer, std::int32_t vocab_size,
                   std::vector<TokenId> stop_ids, const GrammarLimits& limits = {});
-  /// Finishes what is being compiled.
+  /// Waits for what is being compiled, some seconds at most.
   ~GrammarCompiler();
 
   /// Throws Error{kInvalidArgument} with the reason for a grammar that is malformed, too large, or
   /// not compiled within the limit; {kQueueFull} while too many wait.
+  ///
+  /// Nothing can stop a compilation. One that is past the limit keeps its thread and another takes
+  /// its place, as often as there are threads; while it lasts, the same grammar is refused at once.
+  /// With all threads held up so, {kQueueFull} is the answer to every grammar that is not kept.
   std::shared_ptr<const CompiledGrammar> compile(const GrammarSource& source);
 
   struct Counts {
     std::int64_t num_compiled = 0, num_hits = 0, num_cached = 0, cached_bytes = 0;
+    std::int64_t num_overdue = 0;  // past the limit, and still being compiled
   };
   Counts counts() const;
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // with its threads
 };
 
 }  // namespace winnow

@@ -108,9 +108,14 @@ TEST(GrammarCompiler, RandomWalksEndInJsonOfTheSchema) {
   std::mt19937_64 random(seed);
   int num_ended = 0;
   for (int i = 0; i < 40; ++i) {
-    const std::string text = random_text(grammar, random, 400);
-    if (text.empty()) continue;
+    const std::string bytes = random_text(grammar, random, 400);
+    if (bytes.empty()) continue;
     ++num_ended;
+    // Bytes that are no UTF-8 (XGrammar allows surrogates and long forms) are shown as U+FFFD.
+    const auto text =
+        nlohmann::json::parse(
+            nlohmann::json(bytes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+            .get<std::string>();
     const auto json = nlohmann::json::parse(text, nullptr, false);
     ASSERT_TRUE(json.is_object()) << text;
     EXPECT_TRUE(json["kind"] == "x" || json["kind"] == "y") << text;
@@ -144,6 +149,49 @@ TEST(GrammarCompiler, CompilesOnceWhateverManyAskForAtOnce) {
   for (const auto& one : got) EXPECT_EQ(one, got[0]);
   EXPECT_EQ(compiler.counts().num_compiled, 1);
   EXPECT_EQ(compiler.counts().num_hits, 5);
+}
+
+// XGrammar cannot be stopped: what is past the limit is seen, holds no other grammar up, and is
+// kept once it is done.
+TEST(GrammarCompiler, ACompilationPastItsLimitIsReplacedAndCounted) {
+  std::string schema = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 1500; ++i) {
+    schema += (i > 0 ? R"(,"p)" : R"("p)") + std::to_string(i) +
+              R"(":{"type":"array","items":{"type":"string"}})";
+  }
+  schema += "}}";
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()},
+                           {.max_wait = std::chrono::milliseconds(5), .num_threads = 1});
+  const auto is_refused = [&](const std::string& text, ErrorCode& code) {
+    try {
+      (void)compiler.compile({.text = text});
+      return false;
+    } catch (const Error& error) {
+      code = error.code();
+      return true;
+    }
+  };
+  const auto wait_for_overdue = [&](std::int64_t count) {
+    while (compiler.counts().num_overdue != count) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  ErrorCode code{};
+  ASSERT_TRUE(is_refused(schema, code));
+  EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+  wait_for_overdue(1);
+  ASSERT_TRUE(is_refused(schema, code));  // at once
+  EXPECT_EQ(compiler.counts().num_hits, 0);
+  // Another takes the second thread, and a third finds none.
+  ASSERT_TRUE(is_refused(schema + " ", code));
+  EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+  wait_for_overdue(2);
+  ASSERT_TRUE(is_refused("{}", code));
+  EXPECT_EQ(code, ErrorCode::kQueueFull);
+  wait_for_overdue(0);
+  EXPECT_FALSE(is_refused(schema, code));
+  EXPECT_EQ(compiler.counts().num_compiled, 2);
+  while (is_refused(R"({"type":"null"})", code)) EXPECT_EQ(code, ErrorCode::kInvalidArgument);
 }
 
 TEST(GrammarCompiler, ForgetsTheLeastRecentlyUsed) {
