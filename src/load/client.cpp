@@ -107,6 +107,10 @@ struct Client::Exchange {
   std::function<bool(std::string_view)> on_bytes;  // of a stream
 };
 
+bool is_refusal(int status) {
+  return status >= 400 && status < 500 && status != 408 && status != 425 && status != 429;
+}
+
 Client::Client(asio::io_context& context, ClientOptions options)
     : context_(context), options_(std::move(options)) {
   tcp::resolver resolver(context_);
@@ -246,6 +250,7 @@ asio::awaitable<RequestRecord> Client::send(const Prompt& prompt) {
       [&](std::string_view data) { reply.add_event(data, seconds_since(exchange.start)); });
   exchange.on_bytes = [&](std::string_view bytes) { return events.add(bytes); };
   co_await this->exchange(exchange);
+  record.status = exchange.status;
   if (!exchange.error.empty()) {
     record.error = exchange.error;
   } else if (exchange.status != 200) {
@@ -274,8 +279,9 @@ asio::awaitable<std::string> Client::first_model() {
     }
     exchange.error = "lists none";
   }
-  throw Error(ErrorCode::kUnavailable, fmt::format("/v1/models: {}", exchange.error),
-              "name the model with --model");
+  const bool is_refused = is_refusal(exchange.status);
+  throw Error(is_refused ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable,
+              fmt::format("/v1/models: {}", exchange.error), "name the model with --model");
 }
 
 }  // namespace winnow::load

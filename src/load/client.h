@@ -40,6 +40,9 @@ struct ClientOptions {
 /// The body that asks for a prompt's answer.
 std::string request_body(const ClientOptions& options, const Prompt& prompt);
 
+/// Whether a reply's status says that the same request will be refused again.
+bool is_refusal(int status);
+
 class Client {
  public:
   /// Resolves the host. Throws Error{kIo}.
@@ -50,7 +53,8 @@ class Client {
 
   /// Never throws for what a server does: the record says what went wrong. `prompt` outlives it.
   server::asio::awaitable<RequestRecord> send(const Prompt& prompt);
-  /// The first name of /v1/models. Throws Error{kUnavailable}.
+  /// The first name of /v1/models. Throws Error{kUnavailable}, or Error{kInvalidArgument} when
+  /// asking again is no use.
   server::asio::awaitable<std::string> first_model();
 
   void set_model(std::string model) { options_.model = std::move(model); }

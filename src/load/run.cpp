@@ -60,6 +60,7 @@ class Runner {
     const auto end = SteadyClock::now() + options_.ready_timeout;
     for (;;) {
       std::string failure;
+      bool is_refused = false;
       try {
         if (result_.model.empty()) {
           result_.model = co_await client_.first_model();
@@ -69,10 +70,11 @@ class Runner {
         const RequestRecord record = co_await client_.send(prompts_.front());
         if (record.success) co_return;
         failure = record.error;
+        is_refused = is_refusal(record.status);
       } catch (const Error& error) {
         failure = error.text();
+        is_refused = error.code() == ErrorCode::kInvalidArgument;
       }
-      const bool is_refused = failure.find("HTTP 4") != std::string::npos;
       if (is_refused || SteadyClock::now() + kRetry > end) {
         throw Error(ErrorCode::kUnavailable,
                     fmt::format("the server does not serve a first request: {}", failure));

@@ -73,6 +73,11 @@ TEST(Run, RefusedRequestsAreCountedWithTheirMessage) {
   EXPECT_THROW((void)run(options, kPrompts), Error);  // at once, not after 20 s
 }
 
+TEST(Run, OnlyWhatWillBeRefusedAgainIsNotTriedAgain) {
+  for (const int status : {400, 401, 404, 413, 422}) EXPECT_TRUE(is_refusal(status)) << status;
+  for (const int status : {0, 200, 408, 425, 429, 500, 503}) EXPECT_FALSE(is_refusal(status));
+}
+
 TEST(Run, ArrivalsFollowTheRate) {
   server::testing::TestServer server;
   RunOptions options = options_for(server.http().port());

@@ -17,6 +17,7 @@ struct RequestRecord {
     std::size_t num_bytes = 0;  // of text
   };
   bool success = false;
+  int status = 0;     // of HTTP; 0: no reply
   std::string error;  // why not
   std::chrono::steady_clock::time_point sent;
   double start = 0;           // `sent` since the start of the run
