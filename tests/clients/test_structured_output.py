@@ -2,6 +2,8 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import openai
 import pytest
@@ -205,6 +207,40 @@ def test_drafts_change_no_token(tiny, drafting, temperature):
             for client in (tiny, drafting, drafting)
         )
         assert plain == drafted == again
+
+
+def preemptions_of(server):
+    text = server.get("/metrics").text
+    return sum(
+        float(line.split()[-1])
+        for line in text.splitlines()
+        if line.startswith("vllm:num_preemptions_total")
+    )
+
+
+def test_preemption_and_prefix_hits_change_no_token(tiny):
+    """In a pool that holds few of the replies at once, each is as it is alone; so is its
+    repetition, which finds its prompt in the cache."""
+    long = [{"role": "user", "content": "Tell me of Emma. " * 40}]
+    digits = {"structured_outputs": {"regex": "([0-9]{1,9}, ){20,60}[0-9]"}, "min_tokens": 150}
+    cases = [
+        dict(messages=long, response_format=PERSON_FORMAT),
+        *(dict(messages=long, max_tokens=250, seed=seed, extra_body=digits) for seed in range(8)),
+    ]
+
+    def text(client, case):
+        reply = ask(client, **{"temperature": 1, "seed": 5, **case}).choices[0]
+        return reply.message.content, reply.finish_reason
+
+    alone = [text(tiny, case) for case in cases]
+    for flags in ([], ["--speculative-config", json.dumps(DRAFTED)]):
+        server = Server(MODEL, "--num-gpu-blocks-override", "12", "--max-model-len", "1024", *flags)
+        client = server.client().with_options(timeout=600)
+        for _ in range(2):
+            with ThreadPoolExecutor(len(cases)) as pool:
+                assert list(pool.map(partial(text, client), cases)) == alone
+        assert preemptions_of(server) > 0
+        assert server.stop() == 0, server.log()
 
 
 def arguments_of(call):
