@@ -1,6 +1,8 @@
 // winnow serve: the socket is bound first, then the model is loaded, so that a port in use is told
 // at once and probes see the loading.
 #include <fmt/format.h>
+#include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,7 +28,7 @@ namespace winnow::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kFlush{5'000};  // for last bytes after the engine has ended
-constexpr std::chrono::milliseconds kBrokenCheck{1'000};
+constexpr std::chrono::milliseconds kStateCheck{1'000};
 constexpr std::chrono::milliseconds kBrokenGrace{5'000};
 constexpr int kBrokenExit = 3;  // a supervisor should start another process
 
@@ -123,6 +125,18 @@ class LateObserver final : public StepObserver {
   std::atomic<server::ServerMetrics*> target_{nullptr};
 };
 
+/// Every connection is a file; the usual soft limit of 1,024 is lower than --max-connections.
+void raise_file_limit(int max_connections) {
+  constexpr rlim_t kOtherFiles = 128;  // weights, logs, sockets about to be refused
+  const rlim_t wanted = static_cast<rlim_t>(max_connections) + kOtherFiles;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted) return;
+  spdlog::warn("{} open files are allowed, fewer than --max-connections {}: raise ulimit -n",
+               limit.rlim_cur, max_connections);
+}
+
 void log_drafts(const EngineStats& stats) {
   if (stats.num_drafts == 0) return;
   const auto share = [](std::int64_t part, std::int64_t whole) {
@@ -134,10 +148,45 @@ void log_drafts(const EngineStats& stats) {
                1 + share(stats.accepted_tokens, stats.num_drafts));
 }
 
+/// Large blocks are mappings of their own and free ends of heaps are cut off. By itself glibc
+/// raises both limits to what was freed last, so that after some large bodies each of its heaps
+/// (one a thread) keeps up to 64 MB that not even malloc_trim gives back.
+void bound_free_memory() {
+#ifdef __GLIBC__
+  constexpr int kBytes = 4 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kBytes);
+#endif
+}
+
+/// Gives memory of past requests back to the system once nobody is being served: bodies and
+/// answers leave free pages between what lives on, which the allocator keeps by itself.
+class IdleTrim {
+ public:
+  explicit IdleTrim(const server::App& app) : app_(app) {}
+
+  void check() {
+    const std::int64_t num_finished = app_.num_finished();
+    const bool is_quiet = app_.num_in_flight() == 0 && num_finished == last_seen_;
+    last_seen_ = num_finished;
+    if (!is_quiet || trimmed_at_ == num_finished) return;
+    trimmed_at_ = num_finished;
+#ifdef __GLIBC__
+    ::malloc_trim(0);
+#endif
+  }
+
+ private:
+  const server::App& app_;
+  std::int64_t last_seen_ = 0, trimmed_at_ = 0;  // of num_finished()
+};
+
 /// Until a signal comes; false: until the engine was found to be broken, which no later step of
 /// this process survives.
 bool wait_for_stop(StopSignal& stop, const server::App& app) {
-  while (!stop.wait_for(kBrokenCheck)) {
+  IdleTrim trim(app);
+  while (!stop.wait_for(kStateCheck)) {
+    trim.check();
     if (app.state() != server::ServerState::kBroken) continue;
     spdlog::critical("the engine cannot go on; this process ends so that another may start");
     notify_service_manager("STATUS=the engine has failed");
@@ -148,6 +197,7 @@ bool wait_for_stop(StopSignal& stop, const server::App& app) {
 }
 
 int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
+  bound_free_memory();
   const std::vector<std::string> keys = collect_api_keys(server_flags);
   const std::filesystem::path folder = resolve_model_folder(engine_flags.model_folder());
   server::AppOptions app_options;
@@ -167,7 +217,9 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   });
   TokenCache token_cache(token_cache_bytes(server_flags));
   const int num_encode_threads = tokenizer_threads(server_flags);
-  server::HttpServer http(http_options(server_flags, !keys.empty()), app);
+  const server::HttpOptions http_settings = http_options(server_flags, !keys.empty());
+  raise_file_limit(http_settings.max_connections);
+  server::HttpServer http(http_settings, app);
   http.start();
   notify_service_manager("STATUS=loading " + folder.filename().string());
 

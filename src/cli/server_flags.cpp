@@ -84,6 +84,10 @@ void add_server_flags(FlagSet& set, ServerFlags& flags) {
                   "Threads that encode a long prompt together (default: the cores, at most 4)");
   set.add_integer("io-threads", flags.io_threads, "Socket threads (default 2)");
   set.add_real("header-timeout", flags.header_timeout, "Seconds for a request's header");
+  set.add_real("body-timeout", flags.body_timeout,
+               "Seconds between two reads of a body, and a twentieth of its whole time");
+  set.add_real("write-timeout", flags.write_timeout,
+               "Seconds until a client that does not read has lost its request");
   set.add_real("idle-timeout", flags.idle_timeout, "Seconds between requests of a connection");
   set.add_real("keep-alive-interval", flags.keep_alive_interval,
                "Seconds between comments on a silent stream; 0: none");
@@ -180,6 +184,8 @@ server::HttpOptions http_options(const ServerFlags& flags, bool has_keys) {
   options.max_connections = static_cast<int>(
       bounded("--max-connections", flags.max_connections, options.max_connections, 1 << 20));
   options.header_timeout = seconds("--header-timeout", flags.header_timeout);
+  options.body_timeout = seconds("--body-timeout", flags.body_timeout);
+  options.write_timeout = seconds("--write-timeout", flags.write_timeout);
   options.idle_timeout = seconds("--idle-timeout", flags.idle_timeout);
   options.keep_alive_interval = seconds("--keep-alive-interval", flags.keep_alive_interval);
   return options;

@@ -22,7 +22,8 @@ struct ServerFlags {
   std::optional<std::int64_t> max_body_bytes, max_header_bytes, max_connections, io_threads;
   std::optional<std::int64_t> max_stored_responses, max_stored_response_bytes;
   std::optional<std::int64_t> token_cache_bytes, tokenizer_threads;
-  double header_timeout = 10, idle_timeout = 75, keep_alive_interval = 15;
+  double header_timeout = 10, body_timeout = 30, write_timeout = 60;
+  double idle_timeout = 75, keep_alive_interval = 15;
   double shutdown_timeout = 30;
   bool access_log = true;
   bool disable_access_log = false;

@@ -374,6 +374,7 @@ void App::on_finished(const HttpRequest& head, const RequestOutcome& outcome) {
   const std::string path = local_path(head.path);
   const Route* route = find_route(path);
   const bool is_probe = route != nullptr && !route->needs_model && route->kind != Route::kPage;
+  if (!is_probe) ++num_finished_;
   if (!options_.log_access || (is_probe && outcome.status < 400)) return;
   std::vector<LogField> fields = {{"request_id", head.id},
                                   {"method", printable(head.method, 16)},

@@ -51,6 +51,8 @@ class App final : public HttpHandler {
   void set_broken();
   ServerState state() const;
   std::int64_t num_in_flight() const { return num_in_flight_; }
+  /// Requests other than probes whose last byte was written.
+  std::int64_t num_finished() const { return num_finished_; }
 
   std::optional<HttpResponse> check_head(const HttpRequest& head) override;
   bool is_quick(const HttpRequest& request) override;
@@ -81,6 +83,7 @@ class App final : public HttpHandler {
   std::atomic<ServerState> state_{ServerState::kLoading};
   std::atomic<int> loading_percent_{0};
   std::atomic<std::int64_t> num_in_flight_{0};
+  std::atomic<std::int64_t> num_finished_{0};
   std::atomic<bool> is_stopping_{false};
   std::atomic<const ServingModel*> model_{nullptr};
   std::atomic<ServerMetrics*> metrics_{nullptr};

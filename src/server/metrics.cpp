@@ -165,6 +165,9 @@ struct ServerMetrics::Impl {
       counter("winnow:grammar_masks_late_total", "Grammar masks that the draw had to wait for.");
   Counter& steps = counter("winnow:steps_total", "Engine steps.");
   Counter& failed_steps = counter("winnow:failed_steps_total", "Engine steps that failed.");
+  Counter& submitted =
+      counter("winnow:requests_submitted_total", "Requests that the engine has taken in.");
+  Counter& ended = counter("winnow:requests_ended_total", "Those that have ended in any way.");
   prometheus::Family<Counter>& source_family = counter_family(
       "vllm:prompt_tokens_by_source_total", "Prompt tokens by where they came from.");
   Counter& from_compute = source_family.Add(with("source", "local_compute"));
@@ -230,6 +233,8 @@ void ServerMetrics::on_inter_token_latency(double seconds) {
   impl_->inter_token.Observe(std::max(0.0, seconds));
 }
 
+void ServerMetrics::on_submitted() { impl_->submitted.Increment(); }
+
 void ServerMetrics::on_choice_finished(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -248,6 +253,7 @@ void ServerMetrics::on_choice_finished(FinishReason reason) {
 void ServerMetrics::on_request_done(const RequestStats& stats, const RequestShape& shape) {
   Impl& m = *impl_;
   const Clock::time_point epoch{};
+  m.ended.Increment();
   m.end_to_end.Observe(seconds_between(stats.arrival, stats.finished));
   m.prompt_length.Observe(stats.num_prompt_tokens);
   m.generation_length.Observe(stats.num_output_tokens);

@@ -36,6 +36,7 @@ class ServerMetrics final : public StepObserver {
 
   void on_step(std::int32_t num_tokens, std::int32_t num_sequences, double seconds) override;
   void on_inter_token_latency(double seconds);
+  void on_submitted();  // the engine has taken the request
   void on_choice_finished(FinishReason reason);
   void on_request_done(const RequestStats& stats, const RequestShape& shape);
   void on_rejected(SubmitRefusal refusal);

@@ -185,6 +185,7 @@ class GenerationReply final : public PendingReply {
       if (context_.metrics != nullptr) context_.metrics->on_rejected(submitted.refusal);
       throw_refusal(submitted.refusal);  // the destructor aborts what was submitted before
     }
+    if (context_.metrics != nullptr) context_.metrics->on_submitted();
     ids_.push_back(submitted.id);
   }
 

@@ -65,14 +65,14 @@ void BackgroundReplies::add(std::shared_ptr<PendingReply> reply) {
     }
     number = shared_->next_number++;
     shared_->replies[number] = reply;
-    shared_->woken.insert(number);  // what came before the wake was set
-    shared_->changed.notify_one();
   }
-  reply->start([shared = shared_, number] {
+  const auto wake = [shared = shared_, number] {
     const std::lock_guard lock(shared->mutex);
     shared->woken.insert(number);
     shared->changed.notify_one();
-  });
+  };
+  reply->start(wake);
+  wake();  // for what came before; not earlier, or what comes until start() is never taken
 }
 
 void BackgroundReplies::stop() {
