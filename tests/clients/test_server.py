@@ -115,7 +115,7 @@ def test_many_clients(server):
 
 
 def test_sigterm_lets_running_requests_finish(start):
-    server = start()
+    server = start("--shutdown-timeout", "100")
     results = []
 
     def ask():
