@@ -17,7 +17,7 @@ def server():
     assert running.stop() == 0, running.log()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop must not run in the tests after these
 def browser():
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     assert found, "no Chromium here; ./dev setup test installs it"

@@ -201,10 +201,11 @@ class ShownAnswer {
         this.turn.classList.remove('waiting');
         this.text.replaceChildren(renderMarkdown(content));
       }
-      while (this.calls.childElementCount < calls.length) {
+      calls.forEach((call, i) => {
         this.turn.classList.remove('waiting');
-        this.calls.append(this.makeCall(calls[this.calls.childElementCount]));
-      }
+        const card = this.calls.children[i] ?? this.calls.appendChild(this.makeCall(call));
+        card.querySelector('pre').textContent = this.shownArguments(call);
+      });
     });
   }
 
@@ -214,11 +215,14 @@ class ShownAnswer {
     return thoughts;
   }
 
+  /** Laid out once they are whole. */
+  shownArguments(call) {
+    try { return JSON.stringify(JSON.parse(call.arguments), null, 2); } catch { return call.arguments; }
+  }
+
   makeCall(call) {
-    let shown = call.arguments;
-    try { shown = JSON.stringify(JSON.parse(call.arguments), null, 2); } catch { /* as it is */ }
     const card = make('section', { className: 'call' },
-      make('h3', {}, 'Calls ', make('code', {}, call.name)), make('pre', {}, shown));
+      make('h3', {}, 'Calls ', make('code', {}, call.name)), make('pre', {}));
     card.setAttribute('aria-label', 'Tool call ' + call.name);
     return card;
   }
