@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/testing/temporary_folder.h"
 #include "model/comparison.h"
 
 namespace winnow {
@@ -21,10 +22,8 @@ namespace fs = std::filesystem;
 class DamagedGolden : public ::testing::Test {
  protected:
   void SetUp() override {
-    fs::remove_all(folder_);
     fs::copy(fs::path(WINNOW_SOURCE_DIR) / "tests/golden/nano-text", folder_);
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   /// Overwrites four bytes of a golden tensor's element.
   void damage(const std::string& tensor, std::int64_t element, std::uint32_t bits) const {
@@ -48,7 +47,8 @@ class DamagedGolden : public ::testing::Test {
     return names;
   }
 
-  const fs::path folder_ = fs::path(::testing::TempDir()) / "winnow-damaged-golden";
+  const TemporaryFolder temporary_;
+  const fs::path& folder_ = temporary_.path();
   static constexpr std::uint32_t kOne = 0x3F800000;
   static constexpr std::uint32_t kNaN = 0x7FC00000;
 };
