@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "model/decoder_workspace.h"
 
 namespace winnow {
 namespace {
@@ -53,10 +53,6 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
-/// Rows of logits that are computed at a time on a device: more gain nothing and would take
-/// vocab_size floats each.
-constexpr std::int64_t kDeviceLogitRows = 256;
-
 /// Rows of logits that page-locked memory is held for: more are rare, and are copied slowly.
 constexpr std::int64_t kRoomRows = 32;
 
@@ -68,48 +64,6 @@ constexpr std::int32_t kMaxRecordedSlice = 16;
 
 /// Launch bounds grow in powers of two, so that a recorded step serves while a context grows.
 constexpr std::int64_t kMinBoundPositions = 4096;
-
-/// Activations of one step, for as many tokens as a step may have.
-struct Decoder::Workspace {
-  Workspace(const ModelConfig& config, std::int64_t max_tokens, std::size_t num_streams,
-            const std::shared_ptr<ops::Memory>& memory) {
-    const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
-    const std::int64_t index_heads = std::int64_t{config.index_num_heads} * config.index_head_dim;
-    const std::int64_t selected = std::int64_t{config.index_num_heads} * config.top_k_blocks;
-    const auto floats = [&](std::int64_t width) {
-      return ops::Array<float>(memory, max_tokens * width, "activations of a step");
-    };
-    const auto integers = [&](std::int64_t width) {
-      return ops::Array<std::int32_t>(memory, max_tokens * width, "activations of a step");
-    };
-    residual = floats(config.hidden_size);
-    normed = floats(config.hidden_size);
-    q = floats(heads);
-    attended = floats(heads);
-    index_q = floats(index_heads);
-    spare = floats(index_heads);
-    blocks = integers(selected);
-    experts = integers(config.top_k_experts);
-    expert_weights = floats(config.top_k_experts);
-    for (std::size_t i = 0; i < num_streams; ++i) streams.push_back(floats(config.hidden_size));
-    if (!memory->is_host()) {
-      logits = ops::Array<float>(memory, std::min(max_tokens, kDeviceLogitRows) * config.vocab_size,
-                                 "logits of a step");
-    }
-  }
-
-  ops::Array<float> residual;              // [tokens][hidden]: the stream that layers add to
-  ops::Array<float> normed;                // [tokens][hidden]
-  ops::Array<float> q;                     // [tokens][num_heads][head_dim]
-  ops::Array<float> attended;              // [tokens][num_heads][head_dim]
-  ops::Array<float> index_q;               // [tokens][index heads][index_head_dim]
-  ops::Array<float> spare;                 // as index_q
-  ops::Array<std::int32_t> blocks;         // [tokens][index heads][top_k_blocks]
-  ops::Array<std::int32_t> experts;        // [tokens][top_k_experts]
-  ops::Array<float> expert_weights;        // [tokens][top_k_experts]
-  ops::Array<float> logits;                // [rows][vocab_size], on a device only
-  std::vector<ops::Array<float>> streams;  // [captured layers] of [tokens][hidden]
-};
 
 Decoder::Decoder(ModelConfig config, PackedWeights weights, ops::Backend backend,
                  const DecoderOptions& options)
@@ -231,19 +185,6 @@ void Decoder::draft_and_draw(std::span<const DraftRequest> requests, std::int32_
   drafter_->draft_and_draw(context_, requests, num_tokens, cache_view(), outputs);
 }
 
-ops::AttentionShape Decoder::attention_shape(int layer) const {
-  const bool is_sparse = config_.layers[static_cast<std::size_t>(layer)].is_sparse_attention;
-  return {.num_heads = config_.num_heads,
-          .num_kv_heads = config_.num_kv_heads,
-          .head_dim = config_.head_dim,
-          .rotary_dim = config_.rotary_dim,
-          .num_index_heads = is_sparse ? config_.index_num_heads : 0,
-          .index_head_dim = config_.index_head_dim,
-          .top_k_blocks = config_.top_k_blocks,
-          .local_blocks = config_.local_blocks,
-          .init_blocks = config_.init_blocks};
-}
-
 ops::WorkLimits Decoder::work_limits() const {
   const std::vector<int> sparse = config_.sparse_layers();
   ops::WorkLimits limits{.max_tokens = options_.max_num_batched_tokens,
@@ -263,16 +204,6 @@ ops::WorkLimits Decoder::work_limits() const {
     for (const PackedMlp& expert : layer.moe.experts) widen(limits.expert_width, expert.down);
   }
   return limits;
-}
-
-void Decoder::norm(const float* x, const ops::Array<float>& weight, std::int64_t num_rows,
-                   float* out) {
-  backend_.rms_norm(context_, {.x = x,
-                               .weight = weight.data(),
-                               .eps = static_cast<float>(config_.rms_eps),
-                               .num_rows = num_rows,
-                               .width = config_.hidden_size,
-                               .out = out});
 }
 
 /// Checks the batch, places it where the backend reads it, and says what a recording of it needs.
@@ -395,13 +326,6 @@ bool Decoder::begin_selections(const Batch& batch, bool is_recorded, ops::StepKe
   return keeps;
 }
 
-void Decoder::keep_blocks(int layer) {
-  const auto& layers = config_.layers;
-  const auto is_sparse = [](const auto& of) { return of.is_sparse_attention; };
-  const auto index = std::count_if(layers.begin(), layers.begin() + layer, is_sparse);
-  kept_blocks_.keep(index, work_->blocks.data(), view_.num_tokens, layer == config_.num_layers - 1);
-}
-
 /// From logit rows [first_row, end_row), which lie in the workspace.
 void Decoder::draw_tokens(std::int64_t first_row, std::int64_t end_row) {
   if (draws_.empty()) return;
@@ -438,174 +362,6 @@ void Decoder::download_rows(std::int64_t first_row, std::int64_t end_row,
                               work_->logits.data() + (begin - first_row) * width,
                               (row + 1 - begin) * width * std::int64_t{sizeof(float)});
   }
-}
-
-void Decoder::run_layers() {
-  view_ = placed_.all();
-  relay_ =
-      trace_ != nullptr ? std::make_unique<TraceRelay>(*backend_.memory, *trace_, step_) : nullptr;
-  backend_.embed(context_, {.tokens = placed_.tokens(),
-                            .num_tokens = view_.num_tokens,
-                            .table = weights_.embedding,
-                            .table_scheme = weights_.embedding_scheme,
-                            .hidden = config_.hidden_size,
-                            .out = work_->residual.data()});
-  for (int layer = 0; layer < config_.num_layers; ++layer) {
-    const PackedLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
-    insert_keys(layer, weights);
-    if (layer == config_.num_layers - 1 && !needs_every_row()) {
-      keep_logit_rows(layer);
-      if (view_.num_tokens == 0) return;
-    }
-    run_attention(layer, weights);
-    run_mlp(layer, weights);
-    capture(layer);
-    if (relay_) relay_->on_hidden(layer, work_->residual.data(), config_.hidden_size);
-  }
-}
-
-/// Whether a trace or a captured stream wants all tokens out of the last layer, which else goes on
-/// with those that logits need.
-bool Decoder::needs_every_row() const {
-  const auto& layers = options_.captured_layers;
-  return trace_ != nullptr || (!layers.empty() && layers.back() == config_.num_layers - 1);
-}
-
-void Decoder::capture(int layer) {
-  const auto& layers = options_.captured_layers;
-  const auto at = std::ranges::find(layers, layer);
-  if (at == layers.end()) return;
-  const ops::Array<float>& stream = work_->streams[static_cast<std::size_t>(at - layers.begin())];
-  backend_.memory->copy(
-      stream.data(), work_->residual.data(),
-      view_.num_tokens * config_.hidden_size * static_cast<std::int64_t>(sizeof(float)));
-}
-
-void Decoder::keep_logit_rows(int layer) {
-  view_ = placed_.last();
-  if (view_.num_tokens == 0 || view_.num_tokens == placed_.all().num_tokens) return;
-  const ops::AttentionShape shape = attention_shape(layer);
-  // normed and attended are free between the insertion of keys and attention.
-  const auto keep = [&](ops::Array<float>& rows, std::int64_t width, ops::Array<float>& spare) {
-    if (width == 0) return;
-    backend_.keep_rows(context_, {.from = rows.data(),
-                                  .rows = placed_.kept_tokens(),
-                                  .num_rows = view_.num_tokens,
-                                  .width = width,
-                                  .to = spare.data()});
-    backend_.memory->copy(rows.data(), spare.data(),
-                          view_.num_tokens * width * static_cast<std::int64_t>(sizeof(float)));
-  };
-  keep(work_->residual, config_.hidden_size, work_->normed);
-  keep(work_->q, std::int64_t{shape.num_heads} * shape.head_dim, work_->attended);
-  keep(work_->index_q, std::int64_t{shape.num_index_heads} * shape.index_head_dim, work_->spare);
-}
-
-void Decoder::insert_keys(int layer, const PackedLayer& weights) {
-  const ops::BatchView& batch = view_;
-  const ops::AttentionShape shape = attention_shape(layer);
-  const bool is_sparse = shape.num_index_heads > 0;
-  norm(work_->residual.data(), weights.input_norm, batch.num_tokens, work_->normed.data());
-  backend_.qkv_insert(context_, {.h = work_->normed.data(),
-                                 .w = weights.qkv.get(),
-                                 .q_norm = weights.q_norm.data(),
-                                 .k_norm = weights.k_norm.data(),
-                                 .index_q_norm = is_sparse ? weights.index_q_norm.data() : nullptr,
-                                 .index_k_norm = is_sparse ? weights.index_k_norm.data() : nullptr,
-                                 .eps = static_cast<float>(config_.rms_eps),
-                                 .rope = rope_.table(),
-                                 .shape = shape,
-                                 .layer = layer,
-                                 .batch = batch,
-                                 .cache = cache_view(),
-                                 .q = work_->q.data(),
-                                 .index_q = is_sparse ? work_->index_q.data() : nullptr});
-}
-
-void Decoder::run_attention(int layer, const PackedLayer& weights) {
-  const ops::BatchView& batch = view_;
-  const ops::AttentionShape shape = attention_shape(layer);
-  const bool is_sparse = shape.num_index_heads > 0;
-  if (is_sparse) {
-    backend_.index_topk(context_, {.index_q = work_->index_q.data(),
-                                   .shape = shape,
-                                   .layer = layer,
-                                   .batch = batch,
-                                   .cache = cache_view(),
-                                   .blocks = work_->blocks.data()});
-    if (keeps_blocks_) keep_blocks(layer);
-    if (relay_) {
-      relay_->on_blocks(layer, shape, cache_view(), pool_.num_bytes(), work_->index_q.data(),
-                        work_->blocks.data());
-    }
-  }
-  backend_.attention(context_, {.q = work_->q.data(),
-                                .shape = shape,
-                                .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
-                                .layer = layer,
-                                .batch = batch,
-                                .cache = cache_view(),
-                                .blocks = is_sparse ? work_->blocks.data() : nullptr,
-                                .out = work_->attended.data()});
-  const std::int64_t heads = std::int64_t{config_.num_heads} * config_.head_dim;
-  backend_.linear(context_, {.x = work_->attended.data(),
-                             .x_stride = heads,
-                             .w = weights.output.get(),
-                             .y = work_->residual.data(),
-                             .y_stride = config_.hidden_size,
-                             .num_rows = batch.num_tokens,
-                             .accumulate = true});
-}
-
-void Decoder::run_mlp(int layer, const PackedLayer& weights) {
-  const std::int32_t num_tokens = view_.num_tokens;
-  const ops::SwigluConstants constants{.alpha = static_cast<float>(config_.swiglu_alpha),
-                                       .limit = static_cast<float>(config_.swiglu_limit)};
-  norm(work_->residual.data(), weights.attention_norm, num_tokens, work_->normed.data());
-  if (!config_.layers[static_cast<std::size_t>(layer)].is_moe) {
-    backend_.mlp(context_, {.h = work_->normed.data(),
-                            .num_tokens = num_tokens,
-                            .weights = weights.mlp.view(),
-                            .constants = constants,
-                            .y = work_->residual.data(),
-                            .accumulate = true});
-    return;
-  }
-  const PackedMoe& moe = weights.moe;
-  backend_.moe(context_, {.h = work_->normed.data(),
-                          .num_tokens = num_tokens,
-                          .router = moe.router.get(),
-                          .router_bias = moe.router_bias.data(),
-                          .experts = moe.expert_views,
-                          .shared = moe.shared.view(),
-                          .table = moe.table.get(),
-                          .top_k = config_.top_k_experts,
-                          .routed_scale = static_cast<float>(config_.routed_scaling_factor),
-                          .constants = constants,
-                          .y = work_->residual.data(),
-                          .chosen_experts = work_->experts.data(),
-                          .chosen_weights = work_->expert_weights.data()});
-  if (relay_) {
-    relay_->on_experts(layer, work_->experts.data(), work_->expert_weights.data(),
-                       config_.top_k_experts);
-  }
-}
-
-/// Of logit rows [first_row, first_row + num_rows) of the step.
-void Decoder::write_logits(std::int64_t first_row, std::int64_t num_rows, float* logits) {
-  const std::int64_t hidden = config_.hidden_size;
-  backend_.keep_rows(context_, {.from = work_->residual.data(),
-                                .rows = placed_.logit_rows() + first_row,
-                                .num_rows = num_rows,
-                                .width = hidden,
-                                .to = work_->normed.data()});
-  norm(work_->normed.data(), weights_.final_norm, num_rows, work_->normed.data());
-  backend_.linear(context_, {.x = work_->normed.data(),
-                             .x_stride = hidden,
-                             .w = weights_.lm_head.get(),
-                             .y = logits,
-                             .y_stride = config_.vocab_size,
-                             .num_rows = num_rows});
 }
 
 }  // namespace winnow
