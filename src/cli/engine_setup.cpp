@@ -17,6 +17,7 @@
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 #include "model/load_decoder.h"
+#include "server/template_renderer.h"
 
 namespace winnow::cli {
 namespace {
@@ -152,20 +153,6 @@ std::vector<TokenId> find_banned_tokens(const Tokenizer& tokenizer, std::int32_t
 
 }  // namespace
 
-class EngineSetup::Renderer final : public server::ChatRenderer {
- public:
-  explicit Renderer(ChatTemplate source) : template_(std::move(source)) {}
-  std::vector<TextSegment> render(const Json& variables) const override {
-    // Chosen by type: the other overload's argument is incomplete here.
-    constexpr auto kRender = static_cast<std::vector<TextSegment> (ChatTemplate::*)(
-        const Json&, const RenderOptions&) const>(&ChatTemplate::render_segments);
-    return (template_.*kRender)(variables, {});
-  }
-
- private:
-  ChatTemplate template_;
-};
-
 DecoderOptions decoder_options(const EngineFlags& flags) {
   DecoderOptions options;
   options.kv_dtype = cache_dtype(flags.kv_cache_dtype, "--kv-cache-dtype");
@@ -228,7 +215,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
       flags.tokenizer.empty() ? folder_ : std::filesystem::path(flags.tokenizer);
   tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::from_file(tokenizer_path));
   try {
-    renderer_ = std::make_unique<Renderer>(load_template(flags, folder_));
+    renderer_ = std::make_unique<server::TemplateRenderer>(load_template(flags, folder_));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound || !flags.chat_template.empty()) throw;
     spdlog::warn("the checkpoint has no chat template: only plain completions are served");

@@ -66,8 +66,6 @@ class EngineSetup {
   server::ServingModel serving_model(std::vector<std::string> names) const;
 
  private:
-  class Renderer;
-
   EngineFacts facts_;
   std::int32_t vocab_size_ = 0;
   std::filesystem::path folder_;

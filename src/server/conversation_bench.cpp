@@ -12,7 +12,7 @@
 #include "server/json_fields.h"
 #include "server/json_guard.h"
 #include "server/openai/prepare.h"
-#include "server/testing/template_renderer.h"
+#include "server/template_renderer.h"
 #include "text/token_cache.h"
 #include "text/tokenizer.h"
 
@@ -85,7 +85,7 @@ std::string conversation_body(std::size_t num_bytes, const std::string& last) {
 
 struct Fixture {
   Tokenizer tokenizer = Tokenizer::from_file(kSource / "models/winnow-tiny");
-  testing::TemplateRenderer renderer{kSource / "models/winnow-tiny"};
+  TemplateRenderer renderer{ChatTemplate::from_folder(kSource / "models/winnow-tiny")};
   TokenCache cache{std::int64_t{256} << 20};
   ServingModel model;
   RequestPolicy policy;

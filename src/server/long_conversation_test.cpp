@@ -9,7 +9,7 @@
 
 #include "server/metrics.h"
 #include "server/openai/prepare.h"
-#include "server/testing/template_renderer.h"
+#include "server/template_renderer.h"
 #include "server/testing/test_server.h"
 #include "text/token_cache.h"
 #include "text/tokenizer.h"
@@ -107,7 +107,7 @@ void edit(Random& random, Json& history) {
 
 TEST(LongConversation, CachedIdsAreThoseOfAColdServer) {
   const Tokenizer tokenizer = Tokenizer::from_file(kSource / "models/winnow-tiny");
-  const testing::TemplateRenderer renderer(kSource / "models/winnow-tiny");
+  const TemplateRenderer renderer(ChatTemplate::from_folder(kSource / "models/winnow-tiny"));
   TokenCache large(64 << 20), small(60'000);
   ServingModel model;
   model.tokenizer = &tokenizer;
@@ -142,7 +142,7 @@ TEST(LongConversation, CachedIdsAreThoseOfAColdServer) {
 
 TEST(LongConversation, OnlyTheNewMessageIsEncoded) {
   const Tokenizer tokenizer = Tokenizer::from_file(kSource / "models/winnow-tiny");
-  const testing::TemplateRenderer renderer(kSource / "models/winnow-tiny");
+  const TemplateRenderer renderer(ChatTemplate::from_folder(kSource / "models/winnow-tiny"));
   TokenCache cache(64 << 20);
   ServingModel model;
   model.tokenizer = &tokenizer;

@@ -1,19 +1,18 @@
-// A model folder's chat template behind the server's interface, without the model.
+// A chat template behind the interface by which the server renders conversations.
 #pragma once
 
-#include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "server/generation.h"
 #include "server/json_fields.h"
 #include "text/chat_template.h"
 
-namespace winnow::server::testing {
+namespace winnow::server {
 
 class TemplateRenderer final : public ChatRenderer {
  public:
-  explicit TemplateRenderer(const std::filesystem::path& folder)
-      : template_(ChatTemplate::from_folder(folder)) {}
+  explicit TemplateRenderer(ChatTemplate source) : template_(std::move(source)) {}
 
   std::vector<TextSegment> render(const Json& variables) const override {
     // Chosen by type: the other overload's argument is incomplete here.
@@ -26,4 +25,4 @@ class TemplateRenderer final : public ChatRenderer {
   ChatTemplate template_;
 };
 
-}  // namespace winnow::server::testing
+}  // namespace winnow::server
