@@ -6,24 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from schemas import WEATHER
 
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
-
-WEATHER = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Get the weather of a city",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
-        },
-    }
-]
 
 
 def wait_until(page, condition, seconds=60):
@@ -100,7 +86,7 @@ def test_thinking_is_folded(chat):
 
 
 def test_tool_calls_are_shown_and_answered(chat):
-    chat.set(Tools=WEATHER)
+    chat.set(Tools=[WEATHER])
     chat.ask("What is the weather in Paris?")
     card = chat.page.get_by_role("region", name="Tool call get_weather")
     assert '"city": "Paris"' in card.inner_text()

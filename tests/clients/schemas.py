@@ -2,6 +2,19 @@
 
 import json
 
+# The tool that winnow-tiny was taught, in the form of /v1/chat/completions.
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 CLOCK = {
     "type": "object",
     "properties": {

@@ -7,14 +7,11 @@ import httpx
 import pytest
 import schemas
 
+TOOL = schemas.WEATHER["function"]
 WEATHER = {
-    "name": "get_weather",
-    "description": "Get the weather of a city",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
+    "name": TOOL["name"],
+    "description": TOOL["description"],
+    "input_schema": TOOL["parameters"],
 }
 HELLO = [{"role": "user", "content": "Hello"}]
 GREEDY = {"extra_body": {"temperature": 0}}

@@ -7,17 +7,7 @@ import openai
 import pytest
 import schemas
 
-WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the weather of a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
-    "strict": False,
-}
+WEATHER = {"type": "function", **schemas.WEATHER["function"], "strict": False}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import re
 
 import pytest
 from live_server import ROOT, Server
+from schemas import WEATHER
 
 MODEL = ROOT / "models" / "winnow-tiny"
 FILLER = [
@@ -26,18 +27,6 @@ FACTS = [
     ("The favorite color of Emma is purple.", "What is the favorite color of Emma?", "purple"),
     ("Oscar moved to Lisbon last year.", "Where did Oscar move last year?", "Lisbon"),
 ]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
