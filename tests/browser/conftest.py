@@ -73,8 +73,11 @@ class Chat:
         self.stop = page.get_by_role("button", name="Stop", exact=True)
 
     def ask(self, text):
+        answers = self.page.get_by_role("article", name="Model")
+        before = answers.count()
         self.input.fill(text)
         self.input.press("Enter")
+        answers.nth(before).wait_for()
         self.wait()
 
     def wait(self):
@@ -91,6 +94,7 @@ class Chat:
             else:
                 field.fill(value if isinstance(value, str) else json.dumps(value))
         dialog.get_by_role("button", name="Done").click()
+        dialog.wait_for(state="hidden")
 
     def answer(self):
         return self.page.get_by_role("article", name="Model").last

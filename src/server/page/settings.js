@@ -29,10 +29,7 @@ function readTools() {
 
 function setUpSettings() {
   $('open-settings').addEventListener('click', () => $('settings').showModal());
-  $('settings').addEventListener('close', () => {
-    $('open-settings').focus();
-    showModel();
-  });
+  $('settings').addEventListener('close', showModel);  // the dialog itself gives the focus back
   $('settings').querySelector('form').addEventListener('submit', (event) => {
     $('tools-error').textContent = '';
     try {
