@@ -213,6 +213,11 @@ ops::StepKey Decoder::prepare(const Batch& batch, std::span<const ops::Draw> dra
                        .block_tokens = config_.block_tokens,
                        .num_blocks = num_blocks_,
                        .max_positions = rope_.max_positions()});
+  if (std::ranges::any_of(batch.sequences, [](const BatchSequence& sequence) {
+        return sequence.adapter != nullptr;
+      })) {
+    throw Error(ErrorCode::kInternal, "batch: an adapter that this runner has not loaded");
+  }
   last_step_ = step_;
   if (!needs_every_row()) last_step_.keep_logit_rows();
   rope_.extend_to(step_.num_positions());

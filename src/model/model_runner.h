@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "model/batch.h"
 #include "model/drafter.h"
+#include "model/model_adapter.h"
 #include "ops/sample/sample.h"
 
 namespace winnow {
@@ -90,6 +93,13 @@ class ModelRunner {
   virtual bool can_draw_drafts() const { return false; }
   virtual void draft_and_draw(std::span<const DraftRequest> /*requests*/,
                               std::int32_t /*num_tokens*/, const BlockDraws& /*outputs*/) {}
+
+  /// Reads the adapter in `folder` (PEFT's format) for BatchSequence::adapter. On any thread, also
+  /// while a step runs. Throws Error{kUnsupported} where this runner takes none, else what is wrong
+  /// with the folder: Error{kNotFound}, Error{kIo}, Error{kInvalidCheckpoint} that lists the
+  /// problems, Error{kOutOfMemory}.
+  virtual std::shared_ptr<const ModelAdapter> load_adapter(const std::filesystem::path& folder,
+                                                           const AdapterLimits& limits);
 
   /// False after a failure that no later step can survive (a lost device): the engine then ends
   /// what it has and refuses new work. Asked after a step has thrown.
