@@ -18,7 +18,6 @@
 #include "base/random.h"
 #include "cli/bench_report.h"
 #include "cli/engine_setup.h"
-#include "cli/progress_bar.h"
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 #include "cli/verbs.h"
@@ -184,12 +183,6 @@ void finish(const BenchReport& report, const BenchFlags& flags) {
   write_json(json, flags);
 }
 
-std::unique_ptr<EngineSetup> load(const EngineFlags& flags) {
-  ProgressBar bar("loading");
-  return std::make_unique<EngineSetup>(
-      flags, nullptr, [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
-}
-
 std::int64_t count_flag(const char* name, std::optional<std::int64_t>& value,
                         std::int64_t fallback) {
   if (!value) value = fallback;
@@ -286,7 +279,7 @@ int bench_latency(BenchFlags& flags) {
   const std::int64_t num_warmup = flags.num_iters_warmup.value_or(1);
   if (num_warmup < 0) throw UsageError("--num-iters-warmup: below 0");
   if (flags.batch_size) count_flag("batch-size", flags.batch_size, 1);
-  const std::unique_ptr<EngineSetup> setup = load(flags.engine);
+  const std::unique_ptr<EngineSetup> setup = load_engine(flags.engine);
   if (!setup->facts().speculation.empty()) return bench_drafting(flags, *setup);
   const std::int64_t batch = count_flag("batch-size", flags.batch_size, 1);
   const Prompts prompts(flags, setup->tokenizer());
@@ -316,7 +309,7 @@ int bench_throughput(BenchFlags& flags) {
   const std::int64_t num_prompts = count_flag("num-prompts", flags.num_prompts, 16);
   count_flag("n", flags.n, 1);
   if (!flags.engine.max_num_queued_reqs) flags.engine.max_num_queued_reqs = num_prompts;
-  const std::unique_ptr<EngineSetup> setup = load(flags.engine);
+  const std::unique_ptr<EngineSetup> setup = load_engine(flags.engine);
   const Prompts prompts(flags, setup->tokenizer());
   run_batch(*setup, flags, prompts, 1ULL << 32, 1);  // warm-up: pages, threads
   BenchReport report;

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 
 #include "base/error.h"
+#include "load/statistics.h"
 
 namespace winnow::cli {
 namespace {
@@ -17,25 +16,19 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-/// Nearest rank of sorted values.
-double percentile(const std::vector<double>& sorted, double share) {
-  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
-}
-
 }  // namespace
 
 Json summary_json(std::vector<double> seconds) {
   if (seconds.empty()) return nullptr;
-  std::sort(seconds.begin(), seconds.end());
-  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const auto [least, most] = std::ranges::minmax(seconds);
+  const load::Summary summary = load::summarise(std::move(seconds), {90, 99});
   Json out;
-  out["mean"] = sum / static_cast<double>(seconds.size());
-  out["p50"] = percentile(seconds, 0.5);
-  out["p90"] = percentile(seconds, 0.9);
-  out["p99"] = percentile(seconds, 0.99);
-  out["min"] = seconds.front();
-  out["max"] = seconds.back();
+  out["mean"] = summary.mean;
+  out["p50"] = summary.median;
+  out["p90"] = summary.percentiles[0];
+  out["p99"] = summary.percentiles[1];
+  out["min"] = least;
+  out["max"] = most;
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "cli/value_grammar.h"
 #include "cli/verbs.h"
 #include "engine/engine.h"
+#include "load/statistics.h"
 #include "model/synthetic_model.h"
 
 namespace winnow::cli {
@@ -38,11 +39,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 /// Bytes a second of a large copy inside the backend's memory, read and written.
 double copy_speed(ops::Memory& memory) {
   constexpr std::int64_t kBytes = std::int64_t{1} << 31;
@@ -61,7 +57,7 @@ double copy_speed(ops::Memory& memory) {
                     }) /
                     kCopies);
   }
-  return 2.0 * kBytes / median(times);
+  return 2.0 * kBytes / load::median(times);
 }
 
 /// Any values but NaN in every cache dtype, so that steps compute with ordinary numbers.
@@ -283,23 +279,24 @@ class SyntheticBench {
              decoder_->memory()->finish();
            }));
     }
-    const double drafting = median(draft) + median(commit);
-    const double published = published_seconds(median(verify));
-    const double plain_rate = static_cast<double>(batch) / published_seconds(median(plain));
+    const double drafting = load::median(draft) + load::median(commit);
+    const double published = published_seconds(load::median(verify));
+    const double plain_rate = static_cast<double>(batch) / published_seconds(load::median(plain));
     const double rate = static_cast<double>(batch) * length / (published + drafting);
     fmt::print(
         "{:>6} {:>8} {:>11.1f} {:>11.1f} {:>11.1f} {:>11.1f} {:>8.1f}% {:>11.1f} {:>11.1f}\n",
-        batch, context, median(draft) * 1e6, median(commit) * 1e6, median(verify) * 1e6,
-        median(plain) * 1e6, drafting / published * 100, plain_rate, rate);
+        batch, context, load::median(draft) * 1e6, load::median(commit) * 1e6,
+        load::median(verify) * 1e6, load::median(plain) * 1e6, drafting / published * 100,
+        plain_rate, rate);
     std::fflush(stdout);
     return {{"tokens", batch},
             {"context", context},
             {"drafts", num_drafts_},
             {"acceptance_length", length},
-            {"draft_us", median(draft) * 1e6},
-            {"context_us", median(commit) * 1e6},
-            {"verify_us", median(verify) * 1e6},
-            {"plain_us", median(plain) * 1e6},
+            {"draft_us", load::median(draft) * 1e6},
+            {"context_us", load::median(commit) * 1e6},
+            {"verify_us", load::median(verify) * 1e6},
+            {"plain_us", load::median(plain) * 1e6},
             {"drafting_of_verify_60", drafting / published},
             {"plain_tok_s_60", plain_rate},
             {"tok_s_60", rate}};
@@ -348,7 +345,7 @@ class SyntheticBench {
       const double seconds = seconds_of([&] { decoder_->run(step, logits); });
       if (i >= 0) times.push_back(seconds);
     }
-    const double seconds = median(times);
+    const double seconds = load::median(times);
     const double num_layers = decoder_->config().num_layers;
     const double num_experts = static_cast<double>(experts.num_distinct()) / num_layers;
     const double layer_bytes = decode_layer_bytes(batch, context, num_experts);
@@ -418,7 +415,7 @@ class SyntheticBench {
     once(0);
     std::vector<double> times;
     for (std::uint32_t i = 1; i <= 5; ++i) times.push_back(seconds_of([&] { once(i); }));
-    const double seconds = median(times);
+    const double seconds = load::median(times);
     const double num_layers = decoder_->config().num_layers;
     // The last layer works on one token of each chunk after its keys are in: not counted.
     const double layer = seconds / std::max(1.0, num_layers - 1);

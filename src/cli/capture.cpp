@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "cli/engine_setup.h"
 #include "cli/local_generation.h"
-#include "cli/progress_bar.h"
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 #include "cli/verbs.h"
@@ -119,13 +118,7 @@ void print_generation(const EngineStats& stats, std::size_t num_texts, double se
 
 std::vector<CapturedText> generate(const CaptureFlags& flags) {
   const std::vector<PromptLine> lines = read_prompts(flags.prompts);
-  std::unique_ptr<EngineSetup> setup;
-  {
-    ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(
-        flags.engine, nullptr,
-        [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
-  }
+  const std::unique_ptr<EngineSetup> setup = load_engine(flags.engine);
   const server::ServingModel model = setup->serving_model({flags.engine.model_folder()});
   const std::int64_t room = std::int64_t{setup->facts().max_num_seqs} * 2;
   const auto texts = std::make_shared<Texts>(lines.size());

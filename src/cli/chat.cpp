@@ -11,7 +11,6 @@
 
 #include "base/log.h"
 #include "cli/local_generation.h"
-#include "cli/progress_bar.h"
 #include "cli/sampling_flags.h"
 #include "cli/verbs.h"
 
@@ -150,13 +149,7 @@ int run_chat(const Words& words) {
   if (!set.parse(words)) return 0;
   init_log(engine_flags.log_level);
   check_engine_flags(engine_flags);
-  std::unique_ptr<EngineSetup> setup;
-  {
-    ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(
-        engine_flags, nullptr,
-        [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
-  }
+  const std::unique_ptr<EngineSetup> setup = load_engine(engine_flags);
   const server::ServingModel model = setup->serving_model({engine_flags.model_folder()});
   catch_interrupts();
   Conversation conversation(model, sampling, engine_flags.seed);

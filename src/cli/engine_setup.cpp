@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "cli/fit_advice.h"
 #include "cli/generation_defaults.h"
+#include "cli/progress_bar.h"
 #include "cli/speculation_setup.h"
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
@@ -152,6 +153,12 @@ std::vector<TokenId> find_banned_tokens(const Tokenizer& tokenizer, std::int32_t
 }
 
 }  // namespace
+
+std::unique_ptr<EngineSetup> load_engine(const EngineFlags& flags) {
+  ProgressBar bar("loading");
+  return std::make_unique<EngineSetup>(
+      flags, nullptr, [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
+}
 
 DecoderOptions decoder_options(const EngineFlags& flags) {
   DecoderOptions options;

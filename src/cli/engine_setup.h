@@ -80,6 +80,9 @@ class EngineSetup {
   std::unique_ptr<server::EngineClient> client_;
 };
 
+/// Sets up behind a progress bar, which a terminal sees.
+std::unique_ptr<EngineSetup> load_engine(const EngineFlags& flags);
+
 /// What the flags say about the forward pass.
 DecoderOptions decoder_options(const EngineFlags& flags);
 

@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "cli/local_generation.h"
-#include "cli/progress_bar.h"
 #include "cli/sampling_flags.h"
 #include "cli/usage_error.h"
 #include "cli/verbs.h"
@@ -75,13 +74,7 @@ int run_generate(const Words& words) {
   }
   write_sampling(sampling, engine_flags.seed, body);
 
-  std::unique_ptr<EngineSetup> setup;
-  {
-    ProgressBar bar("loading");
-    setup = std::make_unique<EngineSetup>(
-        engine_flags, nullptr,
-        [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); });
-  }
+  const std::unique_ptr<EngineSetup> setup = load_engine(engine_flags);
   const server::ServingModel model = setup->serving_model({engine_flags.model_folder()});
   const LocalResult result = generate_locally(model, body, [as_json](std::string_view piece) {
     if (as_json) return;

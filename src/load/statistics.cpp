@@ -15,6 +15,11 @@ double percentile(const std::vector<double>& ascending, double percent) {
   return ascending[below] + (ascending[above] - ascending[below]) * share;
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return percentile(values, 50);
+}
+
 Summary summarise(std::vector<double> values, const std::vector<double>& percents) {
   std::sort(values.begin(), values.end());
   Summary out;

@@ -9,6 +9,9 @@ namespace winnow::load {
 /// people compare with have it. 0 of nothing.
 double percentile(const std::vector<double>& ascending, double percent);
 
+/// 0 of nothing.
+double median(std::vector<double> values);
+
 struct Summary {
   double mean = 0;
   double median = 0;
