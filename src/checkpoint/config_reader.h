@@ -18,6 +18,12 @@
 
 namespace winnow {
 
+/// An empty object for null and for any other kind of value.
+inline const nlohmann::json& object_or_empty(const nlohmann::json* value) {
+  static const nlohmann::json kEmpty = nlohmann::json::object();
+  return value != nullptr && value->is_object() ? *value : kEmpty;
+}
+
 /// Each getter takes the spellings of one key, newest last; the first that is present and not null
 /// counts, and another present spelling must agree.
 class ConfigReader {

@@ -31,9 +31,8 @@ constexpr const char* kArchitecture = "DSparkMiniMaxDraftModel";
 constexpr const char* kQwen3Architecture = "Qwen3DSparkModel";
 
 const json& object_at(const json& parent, const char* key) {
-  static const json kEmpty = json::object();
   const auto at = parent.find(key);
-  return at != parent.end() && at->is_object() ? *at : kEmpty;
+  return object_or_empty(at == parent.end() ? nullptr : &*at);
 }
 
 /// The parts of the file that hold keys, in the order in which they are asked.

@@ -27,11 +27,6 @@ constexpr TokenId kPublishedVocab = 200064;  // whose bos and eos ids are known 
 constexpr TokenId kPublishedBos = 200034;
 constexpr TokenId kPublishedEos = 200020;
 
-const json& object_or_empty(const json* value) {
-  static const json kEmpty = json::object();
-  return value != nullptr && value->is_object() ? *value : kEmpty;
-}
-
 std::optional<bool> flag_of_number(const json& entry) {
   if (entry == 0 || entry == 1) return entry == 1;
   return std::nullopt;
@@ -135,9 +130,8 @@ std::int32_t block_count(const ConfigReader& reader, std::initializer_list<const
 
 void read_sparse_attention(const ConfigReader& text, ModelConfig& config, ProblemList& problems) {
   const json* published = text.value("sparse_attention_config");
-  const ConfigReader sparse(
-      published != nullptr ? object_or_empty(published) : object_or_empty(nullptr),
-      "text_config.sparse_attention_config.", problems);
+  const ConfigReader sparse(object_or_empty(published), "text_config.sparse_attention_config.",
+                            problems);
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
   std::vector<bool> is_sparse = layer_flags({.numbers = sparse,
                                              .number_key = "sparse_attention_freq",

@@ -16,39 +16,6 @@ namespace {
 
 constexpr std::int32_t kMaxBatchedTokens = 512;
 
-struct Numerics {
-  CacheDType kv;
-  CacheDType index;
-  DequantMode mode;
-};
-
-std::string name_of(const Numerics& n) {
-  return fmt::format("kv_{}_index_{}_{}", cache_dtype_name(n.kv), cache_dtype_name(n.index),
-                     dequant_mode_name(n.mode));
-}
-
-std::vector<Numerics> all_numerics() {
-  constexpr CacheDType kDTypes[] = {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8,
-                                    CacheDType::kNvfp4};
-  std::vector<Numerics> all;
-  for (const CacheDType kv : kDTypes) {
-    for (const CacheDType index : kDTypes) {
-      for (const DequantMode mode : {DequantMode::kExact, DequantMode::kE4M3}) {
-        all.push_back({kv, index, mode});
-      }
-    }
-  }
-  return all;
-}
-
-DecoderOptions decoder_options(const Numerics& numerics, int num_threads) {
-  return {.kv_dtype = numerics.kv,
-          .index_dtype = numerics.index,
-          .dequant = numerics.mode,
-          .max_num_batched_tokens = kMaxBatchedTokens,
-          .num_threads = num_threads};
-}
-
 EngineOptions engine_options(const Decoder& decoder) {
   EngineOptions options;
   options.max_model_len = 4096;
@@ -117,7 +84,7 @@ class EngineDecoder : public ::testing::TestWithParam<Numerics> {};
 TEST_P(EngineDecoder, SameBitsUnderEveryCondition) {
   // Blocks of 16 and top-4: selection is live from 64 tokens.
   const TestModel model{RandomCheckpoint{}};
-  const LoadedModel loaded = model.load(best_backend(), decoder_options(GetParam(), 2));
+  const LoadedModel loaded = model.load(best_backend(), GetParam().options(2));
   constexpr std::int32_t kMaxPrompt = 170, kMaxTokens = 24;
   DecoderConditions conditions(
       *loaded.decoder, mixed_workload(31, 8, kMaxPrompt, kMaxTokens, model.options().vocab_size),
@@ -126,7 +93,7 @@ TEST_P(EngineDecoder, SameBitsUnderEveryCondition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(CacheDTypes, EngineDecoder, ::testing::ValuesIn(all_numerics()),
-                         [](const auto& param_info) { return name_of(param_info.param); });
+                         [](const auto& param_info) { return param_info.param.name(); });
 
 TEST(EngineDecoderBackends, SameBitsOnEachAndOnAnyNumberOfThreads) {
   const TestModel model{RandomCheckpoint{}};
@@ -135,7 +102,7 @@ TEST(EngineDecoderBackends, SameBitsOnEachAndOnAnyNumberOfThreads) {
   Results expected;
   for (const std::string& backend : backend_names()) {
     for (const int num_threads : {1, 2, 3}) {
-      const LoadedModel loaded = model.load(backend, decoder_options(numerics, num_threads));
+      const LoadedModel loaded = model.load(backend, numerics.options(num_threads));
       allocate_pool(*loaded.decoder, 200, PoolState::kPoisoned);
       EngineOptions options = engine_options(*loaded.decoder);
       EngineCore core(options, *loaded.decoder, nullptr);
@@ -153,7 +120,7 @@ TEST(EngineDecoderM31, SameBitsUnderEveryCondition) {
   options.layers.resize(std::min<std::size_t>(options.layers.size(), 2));
   const TestModel model{options};
   const Numerics numerics{CacheDType::kNvfp4, CacheDType::kNvfp4, DequantMode::kE4M3};
-  const LoadedModel loaded = model.load(best_backend(), decoder_options(numerics, 2));
+  const LoadedModel loaded = model.load(best_backend(), numerics.options(2));
   Workload workload = mixed_workload(33, 3, 2300, 8, options.vocab_size);
   for (std::size_t i = 0; i < 3; ++i) {
     const std::int32_t length = 2300 - 300 * static_cast<std::int32_t>(i);

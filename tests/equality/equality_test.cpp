@@ -15,38 +15,6 @@ constexpr std::int32_t kBlocks = 17;  // more than top-k, so that selection matt
 constexpr std::int32_t kPoolBlocks = 64;
 constexpr std::int32_t kMaxTokens = 512;
 
-struct Numerics {
-  CacheDType kv;
-  CacheDType index;
-  DequantMode mode;
-
-  DecoderOptions options(int num_threads = 1) const {
-    return {.kv_dtype = kv,
-            .index_dtype = index,
-            .dequant = mode,
-            .max_num_batched_tokens = kMaxTokens,
-            .num_threads = num_threads};
-  }
-  std::string describe() const {
-    return fmt::format("kv {} index {} {}", cache_dtype_name(kv), cache_dtype_name(index),
-                       dequant_mode_name(mode));
-  }
-};
-
-std::vector<Numerics> all_numerics() {
-  constexpr CacheDType kDTypes[] = {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8,
-                                    CacheDType::kNvfp4};
-  std::vector<Numerics> all;
-  for (const CacheDType kv : kDTypes) {
-    for (const CacheDType index : kDTypes) {
-      for (const DequantMode mode : {DequantMode::kExact, DequantMode::kE4M3}) {
-        all.push_back({kv, index, mode});
-      }
-    }
-  }
-  return all;
-}
-
 RandomCheckpoint mixed_layers() {
   RandomCheckpoint options;
   options.layers = {{.is_sparse_attention = false, .is_moe = false},
@@ -71,7 +39,7 @@ class Equality {
     expected_ = sequence.append_in_chunks(prompt_, kMaxTokens);
   }
 
-  std::string describe() const { return numerics_.describe() + " " + random_.describe(); }
+  std::string describe() const { return numerics_.name() + " " + random_.describe(); }
 
   ::testing::AssertionResult equals(const std::vector<float>& logits) const {
     return bits_equal(expected_, logits, {std::ssize(prompt_), model_.options().vocab_size});

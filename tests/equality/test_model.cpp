@@ -1,5 +1,6 @@
 #include "test_model.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,33 @@ TestModel::~TestModel() {
 
 LoadedModel TestModel::load(const std::string& backend, const DecoderOptions& options) const {
   return load_decoder(folder_, backend, options);
+}
+
+DecoderOptions Numerics::options(int num_threads) const {
+  return {.kv_dtype = kv,
+          .index_dtype = index,
+          .dequant = mode,
+          .max_num_batched_tokens = 512,
+          .num_threads = num_threads};
+}
+
+std::string Numerics::name() const {
+  return fmt::format("kv_{}_index_{}_{}", cache_dtype_name(kv), cache_dtype_name(index),
+                     dequant_mode_name(mode));
+}
+
+std::vector<Numerics> all_numerics() {
+  constexpr CacheDType kDTypes[] = {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8,
+                                    CacheDType::kNvfp4};
+  std::vector<Numerics> all;
+  for (const CacheDType kv : kDTypes) {
+    for (const CacheDType index : kDTypes) {
+      for (const DequantMode mode : {DequantMode::kExact, DequantMode::kE4M3}) {
+        all.push_back({kv, index, mode});
+      }
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> backend_names() {

@@ -30,6 +30,19 @@ class TestModel {
   std::filesystem::path folder_;
 };
 
+/// The settings that a model's cached values and its logits depend on.
+struct Numerics {
+  CacheDType kv;
+  CacheDType index;
+  DequantMode mode;
+
+  /// For steps of at most 512 tokens.
+  DecoderOptions options(int num_threads = 1) const;
+  std::string name() const;  // of letters, digits and underscores
+};
+
+std::vector<Numerics> all_numerics();
+
 /// Names for load(): the reference and every kernel set this machine has.
 std::vector<std::string> backend_names();
 /// The first and the last of them.
