@@ -36,6 +36,28 @@ std::size_t utf8_length(std::string_view text) {
   return is_out ? 0 : length;
 }
 
+/// Appends `text` with what would break a line, or tell a terminal what to do, as JSON escapes it;
+/// bytes of `more` get a backslash. What is no UTF-8 becomes U+FFFD.
+void append_escaped(std::string& out, std::string_view text, std::string_view more) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const auto first = static_cast<unsigned char>(text.front());
+    if (length == 0) {
+      out += "\xEF\xBF\xBD";
+    } else if (first == '\n') {
+      out += "\\n";
+    } else if (first < ' ' || first == 0x7F) {
+      out += fmt::format("\\u{:04x}", first);
+    } else if (first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(text[1]));  // U+0080 to U+009F
+    } else {
+      if (more.find(text.front()) != std::string_view::npos) out += '\\';
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+}
+
 /// Words as they are, everything else as a JSON string.
 std::string text_value(std::string_view json) {
   const bool is_string = json.size() >= 2 && json.front() == '"';
@@ -73,8 +95,9 @@ class TextFormatter final : public spdlog::formatter {
         split_payload(payload, [&](std::string_view key, std::string_view value) {
           fields += fmt::format(" {}={}", key, text_value(value));
         });
-    if (message.size() == payload.size()) return pattern_.format(line, out);
-    const std::string text = std::string(message) + fields;
+    std::string text;
+    append_escaped(text, message, "");
+    text += fields;
     spdlog::details::log_msg shown = line;
     shown.payload = spdlog::string_view_t(text.data(), text.size());
     pattern_.format(shown, out);
@@ -155,23 +178,7 @@ void log_event(spdlog::level::level_enum level, std::string_view message,
 
 std::string json_quoted(std::string_view text) {
   std::string out = "\"";
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const char c = text.front();
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-    } else if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<std::size_t>(length, 1));
-  }
+  append_escaped(out, text, "\"\\");
   out += '"';
   return out;
 }

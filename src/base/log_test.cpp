@@ -56,6 +56,16 @@ TEST(Log, TextFromOutsideMakesNoFields) {
       << line;
 }
 
+TEST(Log, TextFromOutsideBreaksNoLine) {
+  const std::string line = written(LogFormat::kText, [] {
+    spdlog::warn("unknown field '{}'", "a\n[error] b\x1b[2J\xC2\x9B\xFF \"é\\");
+  });
+  EXPECT_TRUE(
+      line.ends_with("warning unknown field 'a\\n[error] b\\u001b[2J\\u009b\xEF\xBF\xBD "
+                     "\"é\\'\n"))
+      << line;
+}
+
 TEST(Log, QuotesWhatIsNoUtf8) {
   EXPECT_EQ(json_quoted("\xED\xA0\x80"),
             "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a surrogate
