@@ -30,6 +30,9 @@ using Clock = std::chrono::steady_clock;
 // How long the end of a server may take.
 constexpr std::chrono::seconds kMaxStop{10};
 
+// Of a kept grammar beside its text: nodes of map and list, shared state, roughly.
+constexpr std::int64_t kEntryBytes = 512;
+
 // Nested deeper, a grammar would not fit a thread's stack.
 constexpr int kMaxRecursion = 1000;
 
@@ -76,16 +79,10 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
       spdlog::error("a grammar has been compiling for {:.0f} s and is left behind",
                     running.seconds());
     }
-    const bool is_any_left = num_live_ > 0;
-    lock.unlock();
-    for (std::thread& thread : threads_) {
-      // The end of the process must not wait for a grammar. Each thread keeps this object alive.
-      if (is_any_left) {
-        thread.detach();
-      } else {
-        thread.join();
-      }
-    }
+    join_ended();
+    // The end of the process must not wait for a grammar. Each thread keeps this object alive.
+    for (std::thread& thread : threads_) thread.detach();
+    threads_.clear();
   }
 
   Compiled compile(const GrammarSource& source) {
@@ -109,6 +106,7 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
     Counts counts = counts_;
     counts.num_cached = static_cast<std::int64_t>(entries_.size());
     counts.num_overdue = num_overdue_;
+    counts.num_threads = std::ssize(threads_) + std::ssize(ended_threads_);
     return counts;
   }
 
@@ -151,7 +149,14 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
 
   int max_threads() const { return 2 * limits_.num_threads; }
 
+  /// A thread that nobody joined keeps its stack. Those here need mutex_ no more.
+  void join_ended() {
+    for (std::thread& thread : ended_threads_) thread.join();
+    ended_threads_.clear();
+  }
+
   void add_threads() {
+    join_ended();
     while (num_live_ - num_overdue_ < limits_.num_threads && num_live_ < max_threads()) {
       threads_.emplace_back([self = shared_from_this()] { self->work(); });
       ++num_live_;
@@ -212,6 +217,8 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
       running_.erase(running);
     }
     --num_live_;
+    const auto own = std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id);
+    if (own != threads_.end()) ended_threads_.splice(ended_threads_.end(), threads_, own);
     ended_.notify_all();
   }
 
@@ -272,7 +279,9 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
     return *compiler;
   }
 
-  void keep(const std::string& key, std::int64_t num_bytes) {
+  void keep(const std::string& key, std::int64_t grammar_bytes) {
+    // The text is kept twice, and may be much larger than what it compiles to.
+    const std::int64_t num_bytes = grammar_bytes + 2 * std::ssize(key) + kEntryBytes;
     const std::lock_guard lock(mutex_);
     ++counts_.num_compiled;
     entries_.at(key).num_bytes = num_bytes;
@@ -311,9 +320,10 @@ class GrammarCompiler::Impl : public std::enable_shared_from_this<GrammarCompile
   Counts counts_;
   bool is_stopping_ = false;
   std::list<Running> running_;
-  std::vector<std::thread> threads_;  // those that ended among them
-  int num_live_ = 0;                  // of threads_
-  int num_overdue_ = 0;               // of running_
+  std::list<std::thread> threads_;
+  std::list<std::thread> ended_threads_;  // replaced ones, until they are joined
+  int num_live_ = 0;                      // of threads_
+  int num_overdue_ = 0;                   // of running_
   std::condition_variable ended_;
 };
 

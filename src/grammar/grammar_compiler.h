@@ -16,7 +16,7 @@ struct GrammarLimits {
   std::size_t max_source_bytes = 256U << 10;
   std::chrono::milliseconds max_wait{
       10'000};  // for one compilation, its wait in the queue included
-  std::int64_t max_cache_bytes = 256LL << 20;  // of compiled grammars that nobody may be using
+  std::int64_t max_cache_bytes = 256LL << 20;  // of kept grammars and their texts
   int num_threads = 2;
   int max_queued = 64;
 };
@@ -41,6 +41,7 @@ class GrammarCompiler {
   struct Counts {
     std::int64_t num_compiled = 0, num_hits = 0, num_cached = 0, cached_bytes = 0;
     std::int64_t num_overdue = 0;  // past the limit, and still being compiled
+    std::int64_t num_threads = 0;  // with a stack: those that were replaced are joined by the next
   };
   Counts counts() const;
 

@@ -151,15 +151,20 @@ TEST(GrammarCompiler, CompilesOnceWhateverManyAskForAtOnce) {
   EXPECT_EQ(compiler.counts().num_hits, 5);
 }
 
-// XGrammar cannot be stopped: what is past the limit is seen, holds no other grammar up, and is
-// kept once it is done.
-TEST(GrammarCompiler, ACompilationPastItsLimitIsReplacedAndCounted) {
+/// Takes the longer to compile the more members there are.
+std::string many_members(int count) {
   std::string schema = R"({"type":"object","properties":{)";
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < count; ++i) {
     schema += (i > 0 ? R"(,"p)" : R"("p)") + std::to_string(i) +
               R"(":{"type":"array","items":{"type":"string"}})";
   }
-  schema += "}}";
+  return schema + "}}";
+}
+
+// XGrammar cannot be stopped: what is past the limit is seen, holds no other grammar up, and is
+// kept once it is done.
+TEST(GrammarCompiler, ACompilationPastItsLimitIsReplacedAndCounted) {
+  const std::string schema = many_members(1500);
   GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()},
                            {.max_wait = std::chrono::milliseconds(5), .num_threads = 1});
   const auto is_refused = [&](const std::string& text, ErrorCode& code) {
@@ -192,6 +197,37 @@ TEST(GrammarCompiler, ACompilationPastItsLimitIsReplacedAndCounted) {
   EXPECT_FALSE(is_refused(schema, code));
   EXPECT_EQ(compiler.counts().num_compiled, 2);
   while (is_refused(R"({"type":"null"})", code)) EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+}
+
+// Of two that are past the limit together one thread is too many afterwards: it ends, and is joined
+// before another grammar is compiled.
+TEST(GrammarCompiler, ReplacedThreadsAreJoined) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()},
+                           {.max_wait = std::chrono::milliseconds(0), .num_threads = 1});
+  for (int i = 1; i <= 6; ++i) {
+    for (const char* end : {"", " "}) {
+      EXPECT_THROW((void)compiler.compile({.text = many_members(300 + i) + end}), Error);
+      EXPECT_LE(compiler.counts().num_threads, 3);
+      while (compiler.counts().num_overdue == 0 && compiler.counts().num_compiled < 2 * i - 1) {
+        std::this_thread::yield();
+      }
+    }
+    while (compiler.counts().num_compiled < 2 * i || compiler.counts().num_overdue > 0) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+TEST(GrammarCompiler, TheTextOfAKeptGrammarCounts) {
+  constexpr std::int64_t kMaxBytes = 1 << 20;
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_vocab_size(), {tiny_stop_id()},
+                           {.max_cache_bytes = kMaxBytes});
+  for (int i = 0; i < 20; ++i) {
+    const std::string note(100'000 + static_cast<std::size_t>(i), 'x');
+    (void)compiler.compile({.text = R"({"type":"null","description":")" + note + R"("})"});
+  }
+  EXPECT_LE(compiler.counts().cached_bytes, kMaxBytes);
+  EXPECT_THAT(compiler.counts().num_cached, ::testing::AllOf(::testing::Ge(1), ::testing::Le(5)));
 }
 
 TEST(GrammarCompiler, ForgetsTheLeastRecentlyUsed) {
