@@ -6,6 +6,8 @@ namespace winnow::ops {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+// A buffer that is made anew begins without memory: not for every step that is a little larger.
+constexpr std::int64_t kGrowth = std::int64_t{4} << 20;
 
 }  // namespace
 
@@ -33,7 +35,7 @@ void Scratch::reset() {
   overflow_.clear();
   if (peak_ > buffer_.size()) {
     buffer_ = Buffer();
-    buffer_ = Buffer(peak_, "scratch of operations");
+    buffer_ = Buffer((peak_ + kGrowth - 1) / kGrowth * kGrowth, "scratch of operations");
   }
   used_ = 0;
   taken_ = 0;
