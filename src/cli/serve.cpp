@@ -148,14 +148,17 @@ void log_drafts(const EngineStats& stats) {
                1 + share(stats.accepted_tokens, stats.num_drafts));
 }
 
-/// Large blocks are mappings of their own and free ends of heaps are cut off. By itself glibc
-/// raises both limits to what was freed last, so that after some large bodies each of its heaps
-/// (one a thread) keeps up to 64 MB that not even malloc_trim gives back.
+/// Large blocks are mappings of their own, and free ends of heaps are cut off. By itself glibc
+/// raises both limits to what was freed last, and has up to eight heaps a core: after some large
+/// bodies each keeps up to 64 MB of pages that hold a few small blocks of what lives on.
 void bound_free_memory() {
 #ifdef __GLIBC__
-  constexpr int kBytes = 4 << 20;
-  ::mallopt(M_MMAP_THRESHOLD, kBytes);
-  ::mallopt(M_TRIM_THRESHOLD, kBytes);
+  constexpr int kLargeBlock = 256 << 10;  // a body, a prompt; what a step needs was made at start
+  constexpr int kFreeEnd = 4 << 20;
+  constexpr int kNumHeaps = 4;  // of two I/O threads, two workers and the engine
+  ::mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  ::mallopt(M_TRIM_THRESHOLD, kFreeEnd);
+  ::mallopt(M_ARENA_MAX, kNumHeaps);
 #endif
 }
 

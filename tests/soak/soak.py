@@ -2,7 +2,9 @@
 
     python tests/soak/soak.py models/winnow-tiny --minutes 30
 
-The time is cut into phases. After each the clients stop and the server is looked at while idle:
+First everything that has a bound is filled up to it: the KV pool, whose memory becomes resident
+when a block is first written, and the buffers of the largest step. The time is cut into phases.
+After each the clients stop and the server is looked at while idle:
 every block free, no connection or file left, counters that add up, the memory of the end of the
 first phase, and the same bits for the reference request. Exit code 1: something was not so.
 """
@@ -69,7 +71,7 @@ FLAGS = [
         "--write-timeout",
         "8",
     ),
-    *("--max-stored-responses", "50", "--token-cache-bytes", "4M"),
+    *("--max-stored-responses", "50", "--token-cache-bytes", "512K"),
 ]
 CLIENT_SECONDS = 1200  # longer means that a request hangs, even on a machine with much else to do
 
@@ -103,6 +105,7 @@ class Soak:
     reference: list | None = None
     outcomes: collections.Counter = field(default_factory=collections.Counter)
     statuses: collections.Counter = field(default_factory=collections.Counter)
+    longest: collections.Counter = field(default_factory=collections.Counter)  # seconds, by kind
     faults: list = field(default_factory=list)
     idle_files: int = 10**6  # what an idle server has open; known after the first look
 
@@ -122,6 +125,7 @@ class Soak:
         kinds, weights = list(MIX), list(MIX.values())
         while time.monotonic() < until and self.server.process.poll() is None:
             kind = self.rng.choices(kinds, weights)[0]
+            begun = time.monotonic()
             try:
                 async with asyncio.timeout(CLIENT_SECONDS):
                     outcome = await kind(self)
@@ -130,6 +134,8 @@ class Soak:
             except Exception:
                 outcome = self.fault(f"{kind.__name__}: {traceback.format_exc(limit=4)}")
             self.outcomes[kind.__name__, outcome] += 1
+            took = time.monotonic() - begun
+            self.longest[kind.__name__] = max(self.longest[kind.__name__], took)
 
     async def phase(self, seconds, num_clients):
         until = time.monotonic() + seconds
@@ -211,7 +217,17 @@ def totals(metrics):
     )
 
 
-async def run(server, model, *, seconds, phases, clients, tolerance, seed):
+async def fill(soak):
+    """Writes every KV block at least once, in steps as large as the server makes them."""
+    config = (await soak.metrics())["vllm:cache_config_info"][0][0]
+    num_tokens = int(config["num_gpu_blocks"]) * int(config["block_size"])
+    while totals(await soak.metrics())["vllm:prompt_tokens_total"] < 1.5 * num_tokens:
+        replies = await asyncio.gather(*(good.long_prompt(soak) for _ in range(MAX_QUEUED // 2)))
+        if "answered" not in replies:
+            raise SystemExit(f"the pool cannot be filled: {replies}")
+
+
+async def run(server, model, *, seconds, phases, clients, tolerance, seed, is_filled=True):
     """Returns the Soak, its idle states and the last counters; faults are in the Soak."""
     host, port = server.url.removeprefix("http://").split(":")
     soak = Soak(server, (host, int(port)), model, random.Random(seed))
@@ -219,6 +235,9 @@ async def run(server, model, *, seconds, phases, clients, tolerance, seed):
     start = await soak.idle()
     soak.idle_files = start.files + 1  # the connection that asks
     print(f"seed {seed}\nstart: {start}", flush=True)
+    if is_filled:
+        await fill(soak)
+        print(f"filled: {await soak.idle()}", flush=True)
     states = []
     for number in range(phases):
         await soak.phase(seconds / phases, clients)
@@ -243,7 +262,7 @@ async def run(server, model, *, seconds, phases, clients, tolerance, seed):
 
 def report(soak, total):
     for (kind, outcome), count in sorted(soak.outcomes.items()):
-        print(f"  {kind:22} {outcome:20} {count}")
+        print(f"  {kind:22} {outcome:20} {count:6}   at most {soak.longest[kind]:.1f} s")
     names = [
         *("winnow:requests_submitted_total", "winnow:requests_ended_total"),
         *("vllm:request_success_total", "vllm:admission_rejections_total"),
