@@ -162,6 +162,30 @@ TEST(Fields, FieldsAreHonouredOrRefusedByName) {
   }
 }
 
+TEST(Fields, ListsHaveALargestLength) {
+  TestServer server;
+  const auto list = [](int count, int size) {
+    std::string out = "[";
+    for (int i = 0; i < count; ++i) out += (i > 0 ? ",\"" : "\"") + std::string(size, 'z') + '"';
+    return out + "]";
+  };
+  const struct {
+    const char* field;
+    int count, size, status;
+  } kLists[] = {
+      {"stop", 64, 1, 200},    {"stop", 65, 1, 400},        {"stop", 4, 5000, 400},
+      {"stop", 1, 16384, 200}, {"bad_words", 1024, 1, 200}, {"bad_words", 1025, 1, 400},
+  };
+  for (const auto& [field, count, size, status] : kLists) {
+    const TestResponse response =
+        server.post(kChat, chat(fmt::format(R"("{}":{})", field, list(count, size))));
+    EXPECT_EQ(response.status, status) << field << " " << count << " × " << size << response.body;
+    if (status == 400) {
+      EXPECT_EQ(error_param(response), field);
+    }
+  }
+}
+
 TEST(Fields, SamplingFieldsReachTheEngine) {
   TestServer server;
   server.post(kChat, chat(R"("temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"seed":42,

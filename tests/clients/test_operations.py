@@ -49,6 +49,18 @@ def test_json_logs_tell_each_request(start):
     assert ready["url"] == server.url and ready["kv_cache_tokens"] > 0
 
 
+def test_fields_that_nobody_defines_are_told_once(start):
+    """I4: tolerated, and the log tells; a name from outside cannot begin a line of its own."""
+    server = start()
+    for _ in range(2):
+        body = {**BODY, "max_tokns": 5, "a\n[error] b": 1}
+        assert server.post("/v1/chat/completions", body).status_code == 200
+    assert server.stop() == 0
+    assert server.log().count("unknown field 'max_tokns' is ignored") == 1
+    assert not any(line.startswith("[error]") for line in server.lines)
+    assert any("[error] b" in line and "unknown field" in line for line in server.lines)
+
+
 def test_text_logs_have_the_same_facts(start):
     server = start()
     server.post("/v1/chat/completions", BODY, headers={"X-Request-Id": "r-1"})

@@ -153,6 +153,23 @@ def test_a_client_that_does_not_read_is_given_up(start):
     connection.close()
 
 
+def test_a_request_may_limit_its_time(start):
+    """What still waits is refused, what runs is cut off."""
+    server = start("--max-num-seqs", "1")
+    chat = "/v1/chat/completions"
+    with httpx.stream("POST", server.url + chat, json={**LONG, "stream": True}, timeout=60) as one:
+        next(one.iter_lines())
+        late = server.post(chat, {"messages": MESSAGES, "max_tokens": 2, "timeout_ms": 1})
+        assert late.status_code == 503, late.text
+    server.wait_metric("vllm:num_requests_running", 0)
+    running = server.post(chat, {**LONG, "n": 8}, headers={"X-Request-Timeout-Ms": "1000"})
+    if running.status_code == 200:  # else the machine was too busy to begin it
+        assert running.json()["choices"][-1]["finish_reason"] == "abort"
+    else:
+        assert running.status_code == 503, running.text
+    server.wait_metric("vllm:kv_cache_usage_perc", 0)
+
+
 FLOATS = {
     "/v1/messages": ({"model": "test-model", "messages": MESSAGES}, ["temperature", "top_p"]),
     "/v1/responses": ({"input": "Hi"}, ["temperature", "top_p"]),

@@ -102,6 +102,16 @@ def test_a_stream_concatenates_to_the_whole(tiny):
     assert text == whole.message.content
 
 
+# Case I3: all alternatives but one are forbidden, and the reply is JSON all the same.
+def test_alternatives_of_a_forced_answer_have_a_floor(tiny):
+    options = dict(extra_body={"structured_outputs": {"choice": ["Emma"]}}, temperature=0)
+    choice = ask(tiny, **options, logprobs=True, top_logprobs=5).choices[0]
+    assert choice.message.content == "Emma"
+    for token in choice.logprobs.content:
+        assert len(token.top_logprobs) == 5
+        assert all(-9999 <= other.logprob <= 0 for other in token.top_logprobs)
+
+
 # Case H2: free until the thinking ends, constrained from there on.
 @pytest.mark.parametrize("thinking", ["enabled", "disabled", "adaptive"])
 def test_thinking_comes_before_the_answer(tiny, thinking):
