@@ -30,9 +30,10 @@ class ConfigReader {
  public:
   using Keys = std::initializer_list<const char*>;
 
-  /// `where` is put before keys in messages, e.g. "text_config.".
-  ConfigReader(const nlohmann::json& object, std::string where, ProblemList& problems)
-      : object_(&object), where_(std::move(where)), problems_(&problems) {}
+  /// `where` is put before keys in messages, e.g. "text_config."; `file` before all of it.
+  ConfigReader(const nlohmann::json& object, std::string where, ProblemList& problems,
+               std::string file = "config.json")
+      : object_(&object), where_(std::move(where)), file_(std::move(file)), problems_(&problems) {}
 
   bool has(const char* key) const { return find({key}).value != nullptr; }
 
@@ -114,7 +115,7 @@ class ConfigReader {
     std::vector<bool> flags;
     if (found.value == nullptr) return flags;
     if (!found.value->is_array() || found.value->size() != num_layers) {
-      problems_->add(fmt::format("config.json: {}{} is {}, expected a list of {} entries", where_,
+      problems_->add(fmt::format("{}: {}{} is {}, expected a list of {} entries", file_, where_,
                                  key, describe(*found.value), num_layers));
       return flags;
     }
@@ -130,13 +131,11 @@ class ConfigReader {
 
   const nlohmann::json* value(const char* key) const { return find({key}).value; }
 
-  void problem(std::string_view text) const {
-    problems_->add(fmt::format("config.json: {}", text));
-  }
+  void problem(std::string_view text) const { problems_->add(fmt::format("{}: {}", file_, text)); }
 
   void refuse(std::string_view key, const nlohmann::json& value, std::string_view accepted) const {
-    problems_->add(fmt::format("config.json: {}{} is {}, expected {}", where_, key, describe(value),
-                               accepted));
+    problems_->add(
+        fmt::format("{}: {}{} is {}, expected {}", file_, where_, key, describe(value), accepted));
   }
 
  private:
@@ -153,9 +152,9 @@ class ConfigReader {
       if (first.value == nullptr) {
         first = {.key = key, .value = &*at};
       } else if (*first.value != *at) {
-        problems_->add(
-            fmt::format("config.json: {0}{1} is {2} but {0}{3} is {4}, expected one value", where_,
-                        first.key, describe(*first.value), key, describe(*at)));
+        problems_->add(fmt::format("{5}: {0}{1} is {2} but {0}{3} is {4}, expected one value",
+                                   where_, first.key, describe(*first.value), key, describe(*at),
+                                   file_));
       }
     }
     return first;
@@ -165,7 +164,7 @@ class ConfigReader {
   T missing(Keys keys) const {
     std::string names;
     for (const char* key : keys) names += fmt::format("{}{}", names.empty() ? "" : " or ", key);
-    problems_->add(fmt::format("config.json: {}{} is missing", where_, names));
+    problems_->add(fmt::format("{}: {}{} is missing", file_, where_, names));
     return T{};
   }
 
@@ -177,6 +176,7 @@ class ConfigReader {
 
   const nlohmann::json* object_;
   std::string where_;
+  std::string file_;
   ProblemList* problems_;
 };
 

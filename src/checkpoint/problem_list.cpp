@@ -15,14 +15,14 @@ constexpr std::size_t kShownBytes = 200;
 
 }  // namespace
 
-void ProblemList::throw_if_any(std::string_view subject) const {
+void ProblemList::throw_if_any(std::string_view subject, std::string_view full_list) const {
   if (problems_.empty()) return;
   if (problems_.size() == 1) throw Error(ErrorCode::kInvalidCheckpoint, problems_.front());
   std::string text = fmt::format("{}: {} problems", subject, problems_.size());
   const std::size_t shown = std::min(problems_.size(), kShownProblems);
   for (std::size_t i = 0; i < shown; ++i) text += fmt::format("\n  {}", problems_[i]);
   if (shown < problems_.size()) {
-    text += fmt::format("\n  … and {} more: winnow inspect lists all", problems_.size() - shown);
+    text += fmt::format("\n  … and {} more{}", problems_.size() - shown, full_list);
   }
   throw Error(ErrorCode::kInvalidCheckpoint, text);
 }

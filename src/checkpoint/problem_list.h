@@ -16,8 +16,10 @@ class ProblemList {
   std::span<const std::string> all() const { return problems_; }
 
   /// Nothing when empty; else Error{kInvalidCheckpoint}: the problem alone when it is one, or
-  /// "<subject>: N problems" with the first ten on lines of their own.
-  void throw_if_any(std::string_view subject) const;
+  /// "<subject>: N problems" with the first ten on lines of their own; `full_list` says where all
+  /// are.
+  void throw_if_any(std::string_view subject,
+                    std::string_view full_list = ": winnow inspect lists all") const;
 
  private:
   std::vector<std::string> problems_;
