@@ -29,6 +29,7 @@ Backend make_scalar_backend() {
           .embed = scalar::embed,
           .rms_norm = scalar::rms_norm,
           .linear = scalar::linear,
+          .lora = scalar::lora,
           .qkv_insert = scalar::qkv_insert,
           .index_topk = scalar::index_topk,
           .attention = scalar::attention,

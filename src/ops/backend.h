@@ -18,6 +18,7 @@
 #include "ops/index_topk/index_topk.h"
 #include "ops/keep_rows/keep_rows.h"
 #include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
 #include "ops/memory.h"
 #include "ops/mlp/mlp.h"
 #include "ops/moe/moe.h"
@@ -92,6 +93,8 @@ struct Backend {
   void (*embed)(const OpContext&, const EmbedParams&) = nullptr;
   void (*rms_norm)(const OpContext&, const RmsNormParams&) = nullptr;
   void (*linear)(const OpContext&, const LinearParams&) = nullptr;
+  /// Null: not offered, and the operations below take no adapters either.
+  void (*lora)(const OpContext&, const LoraParams&) = nullptr;
   void (*qkv_insert)(const OpContext&, const QkvInsertParams&) = nullptr;
   void (*index_topk)(const OpContext&, const IndexTopkParams&) = nullptr;
   void (*attention)(const OpContext&, const AttentionParams&) = nullptr;

@@ -52,6 +52,7 @@ ops::Backend backend_of() {
           .embed = Bound<isa, embed>::run,
           .rms_norm = Bound<isa, rms_norm>::run,
           .linear = Bound<isa, linear>::run,
+          .lora = Bound<isa, lora>::run,
           .qkv_insert = Bound<isa, qkv_insert>::run,
           .index_topk = Bound<isa, index_topk>::run,
           .attention = Bound<isa, attention>::run,

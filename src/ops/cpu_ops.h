@@ -15,6 +15,7 @@ struct DraftInsertParams;
 struct EmbedParams;
 struct IndexTopkParams;
 struct LinearParams;
+struct LoraParams;
 struct MlpParams;
 struct MoeParams;
 struct OpContext;
@@ -28,6 +29,7 @@ void embed(const Kernels& kernels, const ops::OpContext& context, const ops::Emb
 void rms_norm(const Kernels& kernels, const ops::OpContext& context,
               const ops::RmsNormParams& params);
 void linear(const Kernels& kernels, const ops::OpContext& context, const ops::LinearParams& params);
+void lora(const Kernels& kernels, const ops::OpContext& context, const ops::LoraParams& params);
 void qkv_insert(const Kernels& kernels, const ops::OpContext& context,
                 const ops::QkvInsertParams& params);
 void index_topk(const Kernels& kernels, const ops::OpContext& context,

@@ -14,6 +14,7 @@ struct EmbedParams;
 struct IndexTopkParams;
 struct KeepRowsParams;
 struct LinearParams;
+struct LoraParams;
 struct MatrixSource;
 struct MlpParams;
 struct MoeParams;
@@ -30,6 +31,7 @@ void keep_rows(const ops::OpContext& context, const ops::KeepRowsParams& params)
 void embed(const ops::OpContext& context, const ops::EmbedParams& params);
 void rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params);
 void linear(const ops::OpContext& context, const ops::LinearParams& params);
+void lora(const ops::OpContext& context, const ops::LoraParams& params);
 void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& params);
 void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& params);
 void attention(const ops::OpContext& context, const ops::AttentionParams& params);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <span>
 
@@ -128,6 +129,47 @@ class KernelBench {
                                   .num_rows = 1});
     });
     add_bytes(name, fmt::format("{} x {}, cold", rows, cols), timing, bytes);
+  }
+
+  /// What an adapter of rank 16 on all five projections adds to the fused one, for one token.
+  void lora_gemv() {
+    constexpr std::int64_t kRank = 16;
+    constexpr std::int64_t kParts[] = {64 * 128, 4 * 128, 4 * 128, 4 * 128, 128};
+    constexpr std::int64_t kRows = 9856;
+    const auto bf16 = [&](std::int64_t rows, std::int64_t cols, std::int64_t count) {
+      return random_matrices(backend_, QuantScheme::kBF16, rows, cols, count);
+    };
+    const std::int64_t bytes = 5 * kRank * kM3Hidden * 2 + kRows * kRank * 2;
+    const std::int64_t count = (kColdBytes + bytes - 1) / bytes;
+    const auto a = bf16(5 * kRank, kM3Hidden, count);
+    std::vector<std::vector<std::unique_ptr<PackedMatrix>>> b;
+    for (const std::int64_t rows : kParts) b.push_back(bf16(rows, kRank, count));
+    const std::vector<float> scales(5 * kRank, 2.0F);
+    std::vector<std::vector<LoraPart>> parts(static_cast<std::size_t>(count));
+    std::vector<LoraSite> sites;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      std::int64_t row = 0;
+      for (std::size_t p = 0; p < b.size(); row += kParts[p++]) {
+        parts[i].push_back({.b = b[p][i].get(),
+                            .first_rank = static_cast<std::int64_t>(p) * kRank,
+                            .first_row = row});
+      }
+      sites.push_back({.a = a[i].get(), .scales = scales.data(), .parts = parts[i]});
+    }
+    const std::vector<float> x = random_floats(kM3Hidden, 1.0F, 15);
+    std::vector<float> y(static_cast<std::size_t>(kRows));
+    constexpr std::int32_t kAdapter = 0;
+    const Timing timing = time_each(options_.seconds_per_case, count, [&](std::int64_t i) {
+      const LoraSite* const site = &sites[static_cast<std::size_t>(i)];
+      backend_.lora(context(), {.rows = {.adapter_of = &kAdapter, .adapters = {&site, 1}},
+                                .num_rows = 1,
+                                .x = x.data(),
+                                .x_stride = kM3Hidden,
+                                .y = y.data(),
+                                .y_stride = kRows});
+    });
+    add_bytes("lora_gemv", fmt::format("rank {} on {} x {}, cold", kRank, kRows, kM3Hidden), timing,
+              bytes);
   }
 
   void gemm(const std::string& name, QuantScheme scheme, std::int64_t rows, std::int64_t cols,
@@ -285,6 +327,7 @@ constexpr Case kCases[] = {
      [](KernelBench& b) { b.gemv("nvfp4_down_gemv", QuantScheme::kNvfp4, 6144, 3072); }},
     {"mxfp8_gemv", [](KernelBench& b) { b.gemv("mxfp8_gemv", QuantScheme::kMxfp8, 9856, 6144); }},
     {"bf16_gemv", [](KernelBench& b) { b.gemv("bf16_gemv", QuantScheme::kBF16, 16384, 6144); }},
+    {"lora_gemv", [](KernelBench& b) { b.lora_gemv(); }},
     {"nvfp4_gemm",
      [](KernelBench& b) { b.gemm("nvfp4_gemm", QuantScheme::kNvfp4, 3072, 6144, 64); }},
     {"mxfp8_gemm",

@@ -3,6 +3,7 @@
 
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_linear.h"
+#include "ops/lora/cpu_lora.h"
 #include "ops/mlp/cpu_mlp.h"
 
 namespace winnow::cpu {
@@ -49,13 +50,65 @@ void activate_all(const Kernels& kernels, const ops::OpContext& context,
   }
 }
 
+/// The rows of some blocks by adapter, and their products beside those of the blocks.
+class BlockAdapters {
+ public:
+  BlockAdapters(const ops::OpContext& context, std::span<const ops::MlpParams> blocks)
+      : context_(context), blocks_(blocks) {
+    const auto has_adapters = [](const ops::MlpParams& block) { return block.lora != nullptr; };
+    if (std::ranges::none_of(blocks, has_adapters)) return;
+    groups_ = context.scratch->take_array<std::span<const LoraGroup>>(std::ssize(blocks));
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      groups_[i] = {};
+      if (blocks[i].lora == nullptr) continue;
+      const ops::LoraRows<ops::LoraMlp>& lora = *blocks[i].lora;
+      groups_[i] =
+          group_rows(*context.scratch, lora.adapter_of, blocks[i].num_tokens, lora.adapters.size());
+      num_groups_ += std::ssize(groups_[i]);
+    }
+  }
+
+  std::int64_t num_groups() const { return num_groups_; }
+
+  /// products[i] is block i's; there is room for num_groups() more behind them.
+  void multiply_with(const Kernels& kernels, ops::LoraSite ops::LoraMlp::*site,
+                     std::span<ops::LinearParams> products) const {
+    if (num_groups_ == 0) return multiply(kernels, context_, products);
+    LoraDeltas deltas(context_, num_groups_);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      for (const LoraGroup& group : groups_[i]) {
+        const ops::LoraMlp* const adapter =
+            blocks_[i].lora->adapters[static_cast<std::size_t>(group.adapter)];
+        if (adapter == nullptr) continue;
+        deltas.add(adapter->*site, group,
+                   {.x = products[i].x,
+                    .x_stride = products[i].x_stride,
+                    .y = products[i].y,
+                    .y_stride = products[i].y_stride});
+      }
+    }
+    deltas.write_products(products.data() + products.size());
+    multiply(kernels, context_,
+             {products.data(), products.size() + static_cast<std::size_t>(deltas.num_products())});
+    deltas.finish(kernels);
+  }
+
+ private:
+  const ops::OpContext& context_;
+  std::span<const ops::MlpParams> blocks_;
+  std::span<const LoraGroup>* groups_ = nullptr;  // by block
+  std::int64_t num_groups_ = 0;
+};
+
 }  // namespace
 
 void run_blocks(const Kernels& kernels, const ops::OpContext& context,
                 std::span<const ops::MlpParams> blocks) {
   const std::int64_t count = std::ssize(blocks);
   auto* const buffers = context.scratch->take_array<Buffers>(count);
-  auto* const products = context.scratch->take_array<ops::LinearParams>(count);
+  const BlockAdapters adapters(context, blocks);
+  auto* const products =
+      context.scratch->take_array<ops::LinearParams>(count + adapters.num_groups());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const ops::MlpParams& block = blocks[i];
     const std::int64_t width = block.weights.down->cols();
@@ -68,7 +121,7 @@ void run_blocks(const Kernels& kernels, const ops::OpContext& context,
                    .y_stride = 2 * width,
                    .num_rows = block.num_tokens};
   }
-  multiply(kernels, context, {products, blocks.size()});
+  adapters.multiply_with(kernels, &ops::LoraMlp::gate_up, {products, blocks.size()});
   activate_all(kernels, context, blocks, buffers);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const ops::MlpParams& block = blocks[i];
@@ -80,7 +133,7 @@ void run_blocks(const Kernels& kernels, const ops::OpContext& context,
                    .num_rows = block.num_tokens,
                    .accumulate = block.accumulate};
   }
-  multiply(kernels, context, {products, blocks.size()});
+  adapters.multiply_with(kernels, &ops::LoraMlp::down, {products, blocks.size()});
 }
 
 void mlp(const Kernels& kernels, const ops::OpContext& context, const ops::MlpParams& params) {
@@ -90,6 +143,11 @@ void mlp(const Kernels& kernels, const ops::OpContext& context, const ops::MlpPa
     chunk.h = params.h + first * hidden;
     chunk.y = params.y + first * hidden;
     chunk.num_tokens = std::min(kChunkTokens, params.num_tokens - first);
+    ops::LoraRows<ops::LoraMlp> lora;
+    if (params.lora != nullptr) {
+      lora = params.lora->from(first);
+      chunk.lora = &lora;
+    }
     run_blocks(kernels, context, std::span(&chunk, 1));
     context.scratch->reset();
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
 
 namespace winnow::ops {
 
@@ -32,6 +33,9 @@ struct MlpParams {
   SwigluConstants constants;
   float* y = nullptr;  // [num_tokens][hidden]
   bool accumulate = false;
+  /// Of the tokens: added to gate_up's rows before the activation, to y after `down` (lora.h);
+  /// null: none.
+  const LoraRows<LoraMlp>* lora = nullptr;
 };
 
 }  // namespace winnow::ops

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "ops/fast_exp.h"
 #include "ops/mlp/mlp.h"
@@ -25,6 +26,18 @@ void activate_row(const float* gate_up, std::int64_t width, ops::SwigluConstants
   }
 }
 
+/// What the adapters add at `site` for rows [first, first + rows.num_rows) of a block.
+void add_lora(const ops::OpContext& context, const ops::MlpParams& params, std::int64_t first,
+              ops::LoraSite ops::LoraMlp::*site, ops::LoraParams rows) {
+  if (params.lora == nullptr) return;
+  std::vector<const ops::LoraSite*> sites;
+  for (const ops::LoraMlp* const adapter : params.lora->adapters) {
+    sites.push_back(adapter == nullptr ? nullptr : &(adapter->*site));
+  }
+  rows.rows = {.adapter_of = params.lora->adapter_of + first, .adapters = sites};
+  lora(context, rows);
+}
+
 }  // namespace
 
 std::int64_t mlp_workspace_floats(std::int64_t width) { return kMlpChunk * 3 * width; }
@@ -42,6 +55,12 @@ void mlp_in(const ops::OpContext& context, const ops::MlpParams& params, float* 
                      .y = gate_up,
                      .y_stride = 2 * width,
                      .num_rows = count});
+    add_lora(context, params, first, &ops::LoraMlp::gate_up,
+             {.num_rows = count,
+              .x = params.h + first * hidden,
+              .x_stride = hidden,
+              .y = gate_up,
+              .y_stride = 2 * width});
     context.pool->parallel_for(count, [&](std::int64_t t, int) {
       activate_row(gate_up + t * 2 * width, width, params.constants, activation + t * width);
     });
@@ -52,6 +71,12 @@ void mlp_in(const ops::OpContext& context, const ops::MlpParams& params, float* 
                      .y_stride = hidden,
                      .num_rows = count,
                      .accumulate = params.accumulate});
+    add_lora(context, params, first, &ops::LoraMlp::down,
+             {.num_rows = count,
+              .x = activation,
+              .x_stride = width,
+              .y = params.y + first * hidden,
+              .y_stride = hidden});
   }
 }
 

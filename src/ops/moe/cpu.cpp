@@ -131,6 +131,11 @@ class Chunk {
       pair_of_[i] = next[chosen_[i]]++;
       token_of_[pair_of_[i]] = static_cast<std::int32_t>(i / params_.top_k);
     }
+    if (params_.lora == nullptr) return;
+    adapter_of_pair_ = scratch_.take_array<std::int32_t>(num_pairs);
+    for (std::int64_t i = 0; i < num_pairs; ++i) {
+      adapter_of_pair_[i] = params_.lora->adapter_of[first_ + token_of_[i]];
+    }
   }
 
   std::int64_t tokens_of(std::int32_t expert) const { return begin_[expert + 1] - begin_[expert]; }
@@ -172,7 +177,8 @@ class Chunk {
                               .weights = params_.experts[static_cast<std::size_t>(e)],
                               .constants = params_.constants,
                               .y = outputs_ + row * hidden_,
-                              .accumulate = false};
+                              .accumulate = false,
+                              .lora = lora_of_expert(e)};
     }
     if (with_shared) {
       blocks[num_blocks++] = {.h = h_,
@@ -180,11 +186,39 @@ class Chunk {
                               .weights = params_.shared,
                               .constants = params_.constants,
                               .y = shared_,
-                              .accumulate = false};
+                              .accumulate = false,
+                              .lora = lora_of_shared()};
     }
     run_blocks(kernels_, context_, {blocks, num_blocks});
     for_each_token([&](std::int64_t t) { accumulate(t, first_pair, num_pairs); });
     return end;
+  }
+
+  /// Null where no adapter of the call adds anything.
+  const ops::LoraRows<ops::LoraMlp>* lora_of_expert(std::int32_t e) const {
+    if (params_.lora == nullptr) return nullptr;
+    return make_lora(adapter_of_pair_ + begin_[e], [e](const ops::LoraMoe& adapter) {
+      return adapter.experts.empty() ? nullptr : &adapter.experts[static_cast<std::size_t>(e)];
+    });
+  }
+
+  const ops::LoraRows<ops::LoraMlp>* lora_of_shared() const {
+    if (params_.lora == nullptr) return nullptr;
+    return make_lora(params_.lora->adapter_of + first_,
+                     [](const ops::LoraMoe& adapter) { return &adapter.shared; });
+  }
+
+  template <typename Block>
+  const ops::LoraRows<ops::LoraMlp>* make_lora(const std::int32_t* adapter_of,
+                                               const Block& block_of) const {
+    const auto& adapters = params_.lora->adapters;
+    auto* const blocks = scratch_.take_array<const ops::LoraMlp*>(std::ssize(adapters));
+    for (std::size_t i = 0; i < adapters.size(); ++i) {
+      blocks[i] = adapters[i] == nullptr ? nullptr : block_of(*adapters[i]);
+    }
+    auto* const rows = scratch_.take_array<ops::LoraRows<ops::LoraMlp>>(1);
+    *rows = {.adapter_of = adapter_of, .adapters = {blocks, adapters.size()}};
+    return rows;
   }
 
   /// A single token needs no copies: every expert reads the same row.
@@ -225,15 +259,16 @@ class Chunk {
   std::int64_t hidden_;
   std::int32_t num_experts_;
   const float* h_;
-  std::int32_t* chosen_ = nullptr;    // [count][top_k], ascending
-  float* weights_ = nullptr;          // [count][top_k]
-  std::int64_t* begin_ = nullptr;     // [num_experts + 1]
-  std::int32_t* token_of_ = nullptr;  // [count · top_k], by expert
-  std::int64_t* pair_of_ = nullptr;   // [count][top_k] → place in token_of_
-  float* routed_ = nullptr;           // [count][hidden]
-  float* shared_ = nullptr;           // [count][hidden], null without a shared expert
-  float* gathered_ = nullptr;         // [pairs of a wave][hidden]
-  float* outputs_ = nullptr;          // [pairs of a wave][hidden]
+  std::int32_t* chosen_ = nullptr;           // [count][top_k], ascending
+  float* weights_ = nullptr;                 // [count][top_k]
+  std::int64_t* begin_ = nullptr;            // [num_experts + 1]
+  std::int32_t* token_of_ = nullptr;         // [count · top_k], by expert
+  std::int64_t* pair_of_ = nullptr;          // [count][top_k] → place in token_of_
+  std::int32_t* adapter_of_pair_ = nullptr;  // by place in token_of_, with adapters only
+  float* routed_ = nullptr;                  // [count][hidden]
+  float* shared_ = nullptr;                  // [count][hidden], null without a shared expert
+  float* gathered_ = nullptr;                // [pairs of a wave][hidden]
+  float* outputs_ = nullptr;                 // [pairs of a wave][hidden]
 };
 
 }  // namespace

@@ -35,6 +35,9 @@ struct MoeParams {
   float* y = nullptr;                      // [num_tokens][hidden], added to
   std::int32_t* chosen_experts = nullptr;  // out [num_tokens][top_k], ascending id; may be null
   float* chosen_weights = nullptr;         // out, same order; may be null
+  /// Of the tokens: added inside each expert, as in mlp.h, before the weighted sum; the router has
+  /// none. Null: none.
+  const LoraRows<LoraMoe>* lora = nullptr;
 };
 
 }  // namespace winnow::ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ops/fast_exp.h"
 #include "ops/op_context.h"
@@ -79,10 +80,32 @@ void combine(float factor, const float* routed, const float* shared, std::int64_
   for (std::int64_t i = 0; i < count; ++i) y[i] += std::fma(factor, routed[i], shared[i]);
 }
 
+/// Adapters in one feed-forward block: what LoraRows<LoraMlp> points to.
+struct BlockAdapters {
+  std::vector<const ops::LoraMlp*> of_adapter;
+  std::vector<std::int32_t> adapter_of;  // by row of the block
+};
+
+/// Of expert `e`, or of the shared one (-1); rows are added by the caller.
+BlockAdapters adapters_of(const ops::LoraRows<ops::LoraMoe>& lora, std::int32_t e) {
+  BlockAdapters block;
+  for (const ops::LoraMoe* const adapter : lora.adapters) {
+    const bool has_any = adapter != nullptr && (e < 0 || !adapter->experts.empty());
+    block.of_adapter.push_back(!has_any ? nullptr
+                               : e < 0  ? &adapter->shared
+                                        : &adapter->experts[static_cast<std::size_t>(e)]);
+  }
+  return block;
+}
+
 /// Runs expert `e` on the tokens of the chunk that chose it and adds its share to `routed`.
+/// `lora` (may be null) is of the chunk's tokens.
 void run_expert(const ops::OpContext& context, const ops::MoeParams& params, const Workspace& work,
-                const float* h, std::int64_t count, std::int32_t e) {
+                const float* h, std::int64_t count, std::int32_t e,
+                const ops::LoraRows<ops::LoraMoe>* lora) {
   const std::int64_t hidden = params.router->cols();
+  BlockAdapters adapters;
+  if (lora != nullptr) adapters = adapters_of(*lora, e);
   std::int64_t rows = 0;
   const auto slot_of = [&](std::int64_t t) {
     const std::int32_t* const chosen = work.chosen + t * params.top_k;
@@ -91,15 +114,19 @@ void run_expert(const ops::OpContext& context, const ops::MoeParams& params, con
   };
   for (std::int64_t t = 0; t < count; ++t) {
     if (slot_of(t) < 0) continue;
+    if (lora != nullptr) adapters.adapter_of.push_back(lora->adapter_of[t]);
     std::copy_n(h + t * hidden, hidden, work.gathered + rows++ * hidden);
   }
   if (rows == 0) return;
+  const ops::LoraRows<ops::LoraMlp> lora_rows{.adapter_of = adapters.adapter_of.data(),
+                                              .adapters = adapters.of_adapter};
   mlp_in(context,
          {.h = work.gathered,
           .num_tokens = rows,
           .weights = params.experts[static_cast<std::size_t>(e)],
           .constants = params.constants,
-          .y = work.expert_out},
+          .y = work.expert_out,
+          .lora = lora == nullptr ? nullptr : &lora_rows},
          work.mlp);
   rows = 0;
   for (std::int64_t t = 0; t < count; ++t) {
@@ -127,14 +154,24 @@ void run_chunk(const ops::OpContext& context, const ops::MoeParams& params, cons
   });
 
   std::fill_n(work.routed, count * hidden, 0.0F);
-  for (std::int32_t e = 0; e < num_experts; ++e) run_expert(context, params, work, h, count, e);
+  ops::LoraRows<ops::LoraMoe> lora;
+  if (params.lora != nullptr) lora = params.lora->from(first);
+  const ops::LoraRows<ops::LoraMoe>* const chunk_lora = params.lora == nullptr ? nullptr : &lora;
+  for (std::int32_t e = 0; e < num_experts; ++e) {
+    run_expert(context, params, work, h, count, e, chunk_lora);
+  }
   if (params.shared.gate_up != nullptr) {
+    BlockAdapters adapters;
+    if (params.lora != nullptr) adapters = adapters_of(lora, -1);
+    const ops::LoraRows<ops::LoraMlp> shared_lora{.adapter_of = lora.adapter_of,
+                                                  .adapters = adapters.of_adapter};
     mlp_in(context,
            {.h = h,
             .num_tokens = count,
             .weights = params.shared,
             .constants = params.constants,
-            .y = work.shared},
+            .y = work.shared,
+            .lora = params.lora == nullptr ? nullptr : &shared_lora},
            work.mlp);
   } else {
     std::fill_n(work.shared, count * hidden, 0.0F);

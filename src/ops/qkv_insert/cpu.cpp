@@ -6,6 +6,7 @@
 #include "formats/cache_codec.h"
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_linear.h"
+#include "ops/lora/cpu_lora.h"
 #include "ops/op_context.h"
 #include "ops/qkv_insert/qkv_insert.h"
 
@@ -119,7 +120,11 @@ void qkv_insert(const Kernels& kernels, const ops::OpContext& context,
                                     .y = projected,
                                     .y_stride = width,
                                     .num_rows = count};
-    multiply(kernels, context, std::span(&product, 1));
+    if (params.lora == nullptr) {
+      multiply(kernels, context, std::span(&product, 1));
+    } else {
+      multiply_with_lora(kernels, context, product, params.lora->from(first));
+    }
     const auto insert = [&](std::int64_t t, int) {
       TokenInsert(kernels, params, first + t).run(projected + t * width);
     };

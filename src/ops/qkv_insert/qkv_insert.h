@@ -13,6 +13,7 @@
 #include "ops/batch_view.h"
 #include "ops/cache_view.h"
 #include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
 
 namespace winnow::ops {
 
@@ -51,6 +52,8 @@ struct QkvInsertParams {
   float* q = nullptr;  // out [num_tokens][num_heads][head_dim]
   float* index_q =
       nullptr;  // out [num_tokens][num_index_heads][index_head_dim], null in a dense layer
+  /// Of the batch's tokens, added to the projection (lora.h) before norm and RoPE; null: none.
+  const LoraRows<LoraSite>* lora = nullptr;
 };
 
 }  // namespace winnow::ops

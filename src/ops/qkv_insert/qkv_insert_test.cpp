@@ -7,6 +7,7 @@
 #include "ops/testing/attention_shapes.h"
 #include "ops/testing/backends.h"
 #include "ops/testing/compare_bits.h"
+#include "ops/testing/random_lora.h"
 #include "ops/testing/random_matrix.h"
 #include "ops/testing/test_cache.h"
 
@@ -45,6 +46,12 @@ class QkvCase {
       add(heads.index_head_dim);
     }
     h_ = random_.normals(batch_.num_tokens() * kHidden);
+    std::int64_t rows = 0;
+    for (const testing::RandomMatrix& matrix : matrices_) rows += matrix.source().rows;
+    lora_.push_back(testing::random_lora_site(kHidden, rows, random_));
+    lora_.push_back(testing::random_lora_site(kHidden, rows, random_));
+    adapter_of_ =
+        testing::adapters_of_rows(testing::Spread::kRuns, batch_.num_tokens(), 3, random_);
     for (std::vector<float>& norm : norms_) norm = random_.normals(heads.head_dim, 0.2F);
   }
 
@@ -53,7 +60,12 @@ class QkvCase {
   std::int64_t num_tokens() const { return batch_.num_tokens(); }
   const testing::TestBatch& batch() const { return batch_; }
 
-  Output run(const Backend& backend, const OpContext& context) const {
+  Output run(const Backend& backend, const OpContext& context, bool has_adapters = false) const {
+    std::vector<testing::PackedLoraSite> packed_lora;
+    for (const testing::RandomLoraSite& site : lora_) packed_lora.emplace_back(backend, site);
+    const LoraSite sites[] = {packed_lora[0].view(), packed_lora[1].view()};
+    const LoraSite* const adapters[] = {&sites[0], nullptr, &sites[1]};
+    const LoraRows<LoraSite> lora{.adapter_of = adapter_of_.data(), .adapters = adapters};
     const testing::TestCache cache(shape_.row(), kRows, shape_.mode);
     std::vector<MatrixSource> sources;
     for (const testing::RandomMatrix& matrix : matrices_) sources.push_back(matrix.source());
@@ -77,7 +89,8 @@ class QkvCase {
                                  .batch = batch_.view(),
                                  .cache = cache.view(),
                                  .q = out.q.data(),
-                                 .index_q = is_sparse ? out.index_q.data() : nullptr});
+                                 .index_q = is_sparse ? out.index_q.data() : nullptr,
+                                 .lora = has_adapters ? &lora : nullptr});
     out.pool.assign(cache.bytes().begin(), cache.bytes().end());
     return out;
   }
@@ -100,6 +113,8 @@ class QkvCase {
   testing::TestBatch batch_;
   testing::TestRope rope_;
   std::vector<testing::RandomMatrix> matrices_;
+  std::vector<testing::RandomLoraSite> lora_;
+  std::vector<std::int32_t> adapter_of_;
   std::vector<float> h_;
   std::array<std::vector<float>, 4> norms_;
 };
@@ -141,17 +156,20 @@ TEST(QkvInsert, EveryBackendEqualsTheReferenceInQueriesAndEveryByteOfThePool) {
       for (const bool is_sparse : {false, true}) {
         const QkvCase c(shape, is_sparse, ++stream);
         SCOPED_TRACE(c.describe());
-        const Output expected = c.run(make_scalar_backend(), reference.get());
-        const Output actual = c.run(backend, context);
-        const AttentionShape& heads = c.heads();
-        ASSERT_TRUE(testing::bits_equal(expected.q, actual.q,
-                                        {c.num_tokens(), heads.num_heads, heads.head_dim}));
-        ASSERT_TRUE(
-            testing::bits_equal(expected.index_q, actual.index_q,
-                                {c.num_tokens(), heads.num_index_heads, heads.index_head_dim}));
-        ASSERT_TRUE(
-            testing::bits_equal(expected.pool, actual.pool,
-                                {QkvCase::kRows, std::ssize(expected.pool) / QkvCase::kRows}));
+        for (const bool has_adapters : {false, true}) {
+          if (has_adapters && backend.lora == nullptr) continue;
+          const Output expected = c.run(make_scalar_backend(), reference.get(), has_adapters);
+          const Output actual = c.run(backend, context, has_adapters);
+          const AttentionShape& heads = c.heads();
+          ASSERT_TRUE(testing::bits_equal(expected.q, actual.q,
+                                          {c.num_tokens(), heads.num_heads, heads.head_dim}));
+          ASSERT_TRUE(
+              testing::bits_equal(expected.index_q, actual.index_q,
+                                  {c.num_tokens(), heads.num_index_heads, heads.index_head_dim}));
+          ASSERT_TRUE(
+              testing::bits_equal(expected.pool, actual.pool,
+                                  {QkvCase::kRows, std::ssize(expected.pool) / QkvCase::kRows}));
+        }
       }
     }
   });

@@ -104,6 +104,14 @@ void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& param
                      .y = projected,
                      .y_stride = width,
                      .num_rows = count});
+    if (params.lora != nullptr) {
+      lora(context, {.rows = params.lora->from(first),
+                     .num_rows = count,
+                     .x = params.h + first * hidden,
+                     .x_stride = hidden,
+                     .y = projected,
+                     .y_stride = width});
+    }
     context.pool->parallel_for(count, [&](std::int64_t t, int) {
       finish_token(params, first + t, projected + t * width);
     });
