@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "model/check_trace.h"
@@ -16,10 +17,13 @@
 namespace winnow {
 namespace {
 
+constexpr std::int32_t kMaxCheckedRank = 4096;
+
 /// One sequence in blocks 0, 1, 2, … of a decoder's pool.
 class SingleSequence {
  public:
-  SingleSequence(Decoder& decoder, std::int64_t max_tokens) : decoder_(decoder) {
+  SingleSequence(Decoder& decoder, std::int64_t max_tokens, const ModelAdapter* adapter)
+      : decoder_(decoder), adapter_(adapter) {
     const std::int64_t block_tokens = decoder.block_tokens();
     const auto num_blocks =
         static_cast<std::int32_t>((max_tokens + block_tokens - 1) / block_tokens);
@@ -35,7 +39,8 @@ class SingleSequence {
     batch.sequences.push_back({.first_token = 0,
                                .num_tokens = static_cast<std::int32_t>(tokens.size()),
                                .first_position = length_,
-                               .block_table = block_table_});
+                               .block_table = block_table_,
+                               .adapter = adapter_});
     decoder_.run(batch, logits);
     length_ += static_cast<std::int32_t>(tokens.size());
     return logits;
@@ -45,6 +50,7 @@ class SingleSequence {
 
  private:
   Decoder& decoder_;
+  const ModelAdapter* adapter_;
   std::vector<BlockId> block_table_;
   std::int32_t length_ = 0;
 };
@@ -138,7 +144,11 @@ CheckReport check_model(const std::filesystem::path& folder, const CheckOptions&
   Decoder& decoder = *model.decoder;
 
   const auto start = std::chrono::steady_clock::now();
-  SingleSequence sequence(decoder, prompt_tokens + std::ssize(golden.greedy_tokens));
+  std::shared_ptr<const ModelAdapter> adapter;
+  if (!options.adapter.empty()) {
+    adapter = decoder.load_adapter(options.adapter, {.max_rank = kMaxCheckedRank});
+  }
+  SingleSequence sequence(decoder, prompt_tokens + std::ssize(golden.greedy_tokens), adapter.get());
   CheckTrace trace(golden, options.tolerance);
   decoder.set_trace(&trace);
   const CheckLine logits =

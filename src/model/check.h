@@ -13,8 +13,9 @@
 namespace winnow {
 
 struct CheckOptions {
-  std::filesystem::path golden = {};  // empty: golden.safetensors in the model's folder
-  std::string backend = "auto";       // ops::make_backend
+  std::filesystem::path golden = {};   // empty: golden.safetensors in the model's folder
+  std::filesystem::path adapter = {};  // a folder (checkpoint/lora_adapter.h); empty: none
+  std::string backend = "auto";        // ops::make_backend
   CacheDType kv_dtype = CacheDType::kF32;
   CacheDType index_dtype = CacheDType::kF32;
   std::optional<DequantMode> dequant = std::nullopt;

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/lora_adapter.h"
 #include "model/decoder_workspace.h"
 
 namespace winnow {
@@ -130,6 +131,17 @@ std::uint64_t Decoder::cache_identity() const {
   return hash;
 }
 
+std::shared_ptr<const ModelAdapter> Decoder::load_adapter(const std::filesystem::path& folder,
+                                                          const AdapterLimits& limits) {
+  if (backend_.lora == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("backend {} does not compute adapters yet", backend_.name),
+                "serve adapters with --backend cpu");
+  }
+  const LoraAdapter adapter(folder, config_, limits.max_rank);
+  return std::make_shared<PackedAdapter>(adapter, config_, backend_);
+}
+
 void Decoder::set_drafter(Drafter* drafter) {
   if (drafter != nullptr) {
     if (!std::ranges::equal(drafter->target_layers(), options_.captured_layers)) {
@@ -213,11 +225,7 @@ ops::StepKey Decoder::prepare(const Batch& batch, std::span<const ops::Draw> dra
                        .block_tokens = config_.block_tokens,
                        .num_blocks = num_blocks_,
                        .max_positions = rope_.max_positions()});
-  if (std::ranges::any_of(batch.sequences, [](const BatchSequence& sequence) {
-        return sequence.adapter != nullptr;
-      })) {
-    throw Error(ErrorCode::kInternal, "batch: an adapter that this runner has not loaded");
-  }
+  adapters_.assign(step_.adapters(), backend_.memory.get());
   last_step_ = step_;
   if (!needs_every_row()) last_step_.keep_logit_rows();
   rope_.extend_to(step_.num_positions());

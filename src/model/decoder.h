@@ -18,6 +18,7 @@
 #include "model/packed_weights.h"
 #include "model/placed_batch.h"
 #include "model/rope.h"
+#include "model/step_adapters.h"
 #include "model/trace_relay.h"
 
 namespace winnow {
@@ -79,6 +80,9 @@ class Decoder final : public ModelRunner {
   std::span<const std::int32_t> selections() const override { return kept_blocks_.selections(); }
   float* logits_room(std::int64_t num_rows) override;
   void copy_block(BlockId from, BlockId to) override;
+  /// CPU backends only.
+  std::shared_ptr<const ModelAdapter> load_adapter(const std::filesystem::path& folder,
+                                                   const AdapterLimits& limits) override;
   ThreadPool* compute_pool() override { return threads_.get(); }
   std::uint64_t cache_identity() const override;
 
@@ -127,12 +131,15 @@ class Decoder final : public ModelRunner {
   FlatBatch last_step_;  // those that the last layer goes on with
   PlacedBatch placed_;
   KeptBlocks kept_blocks_;
-  bool keeps_blocks_ = false;        // in this step
-  std::vector<ops::Draw> draws_;     // of this step
-  ops::Array<float> logits_room_;    // [rows][vocab_size] in Backend::staging
-  ops::Array<ops::Drawn> drawn_;     // in Backend::staging
-  ops::Array<std::uint32_t> masks_;  // [kTokenMasks][ops::mask_words(vocab_size)]
-  ops::BatchView view_;              // of the tokens that the current layer works on
+  bool keeps_blocks_ = false;                 // in this step
+  std::vector<ops::Draw> draws_;              // of this step
+  ops::Array<float> logits_room_;             // [rows][vocab_size] in Backend::staging
+  ops::Array<ops::Drawn> drawn_;              // in Backend::staging
+  ops::Array<std::uint32_t> masks_;           // [kTokenMasks][ops::mask_words(vocab_size)]
+  ops::BatchView view_;                       // of the tokens that the current layer works on
+  const std::int32_t* adapter_of_ = nullptr;  // of the same tokens
+  StepAdapters adapters_;                     // of this step
+  const StepAdapters::LayerRows* layer_adapters_ = nullptr;  // of the current layer; null: none
   std::unique_ptr<Workspace> work_;
   std::vector<const float*> captured_;  // the workspace's streams
 

@@ -33,6 +33,7 @@ void Decoder::norm(const float* x, const ops::Array<float>& weight, std::int64_t
 
 void Decoder::run_layers() {
   view_ = placed_.all();
+  adapter_of_ = step_.adapter_of().data();
   relay_ =
       trace_ != nullptr ? std::make_unique<TraceRelay>(*backend_.memory, *trace_, step_) : nullptr;
   backend_.embed(context_, {.tokens = placed_.tokens(),
@@ -43,9 +44,11 @@ void Decoder::run_layers() {
                             .out = work_->residual.data()});
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const PackedLayer& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    layer_adapters_ = adapters_.enter(layer, adapter_of_);
     insert_keys(layer, weights);
     if (layer == config_.num_layers - 1 && !needs_every_row()) {
       keep_logit_rows(layer);
+      layer_adapters_ = adapters_.enter(layer, adapter_of_);
       if (view_.num_tokens == 0) return;
     }
     run_attention(layer, weights);
@@ -74,6 +77,7 @@ void Decoder::capture(int layer) {
 
 void Decoder::keep_logit_rows(int layer) {
   view_ = placed_.last();
+  adapter_of_ = last_step_.adapter_of().data();
   if (view_.num_tokens == 0 || view_.num_tokens == placed_.all().num_tokens) return;
   const ops::AttentionShape shape = attention_shape(layer);
   // normed and attended are free between the insertion of keys and attention.
@@ -110,7 +114,8 @@ void Decoder::insert_keys(int layer, const PackedLayer& weights) {
                                  .batch = batch,
                                  .cache = cache_view(),
                                  .q = work_->q.data(),
-                                 .index_q = is_sparse ? work_->index_q.data() : nullptr});
+                                 .index_q = is_sparse ? work_->index_q.data() : nullptr,
+                                 .lora = layer_adapters_ ? &layer_adapters_->qkv : nullptr});
 }
 
 void Decoder::run_attention(int layer, const PackedLayer& weights) {
@@ -146,6 +151,13 @@ void Decoder::run_attention(int layer, const PackedLayer& weights) {
                              .y_stride = config_.hidden_size,
                              .num_rows = batch.num_tokens,
                              .accumulate = true});
+  if (layer_adapters_ == nullptr) return;
+  backend_.lora(context_, {.rows = layer_adapters_->output,
+                           .num_rows = batch.num_tokens,
+                           .x = work_->attended.data(),
+                           .x_stride = heads,
+                           .y = work_->residual.data(),
+                           .y_stride = config_.hidden_size});
 }
 
 void Decoder::run_mlp(int layer, const PackedLayer& weights) {
@@ -159,7 +171,8 @@ void Decoder::run_mlp(int layer, const PackedLayer& weights) {
                             .weights = weights.mlp.view(),
                             .constants = constants,
                             .y = work_->residual.data(),
-                            .accumulate = true});
+                            .accumulate = true,
+                            .lora = layer_adapters_ ? &layer_adapters_->mlp : nullptr});
     return;
   }
   const PackedMoe& moe = weights.moe;
@@ -175,7 +188,8 @@ void Decoder::run_mlp(int layer, const PackedLayer& weights) {
                           .constants = constants,
                           .y = work_->residual.data(),
                           .chosen_experts = work_->experts.data(),
-                          .chosen_weights = work_->expert_weights.data()});
+                          .chosen_weights = work_->expert_weights.data(),
+                          .lora = layer_adapters_ ? &layer_adapters_->moe : nullptr});
   if (relay_) {
     relay_->on_experts(layer, work_->experts.data(), work_->expert_weights.data(),
                        config_.top_k_experts);

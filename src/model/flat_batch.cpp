@@ -44,6 +44,7 @@ void FlatBatch::reserve(std::int32_t max_num_tokens) {
   slices_.reserve(static_cast<std::size_t>(max_num_tokens));
   kept_tokens_.reserve(static_cast<std::size_t>(max_num_tokens));
   logit_rows_.reserve(static_cast<std::size_t>(max_num_tokens));
+  adapter_of_.reserve(static_cast<std::size_t>(max_num_tokens));
 }
 
 void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
@@ -85,6 +86,25 @@ void FlatBatch::assign(const Batch& batch, const BatchLimits& limits) {
   }
   require(std::ssize(positions_) == num_tokens, "sequences cover {} tokens of {}",
           positions_.size(), num_tokens);
+  assign_adapters(batch);
+}
+
+void FlatBatch::assign_adapters(const Batch& batch) {
+  adapters_.clear();
+  adapter_of_.clear();
+  const auto has_adapter = [](const BatchSequence& sequence) {
+    return sequence.adapter != nullptr && sequence.num_tokens > 0;
+  };
+  if (std::ranges::none_of(batch.sequences, has_adapter)) return;
+  for (const BatchSequence& sequence : batch.sequences) {
+    std::int32_t index = -1;
+    if (has_adapter(sequence)) {
+      const auto known = std::ranges::find(adapters_, sequence.adapter);
+      index = static_cast<std::int32_t>(known - adapters_.begin());
+      if (known == adapters_.end()) adapters_.push_back(sequence.adapter);
+    }
+    adapter_of_.insert(adapter_of_.end(), static_cast<std::size_t>(sequence.num_tokens), index);
+  }
 }
 
 void FlatBatch::keep_logit_rows() {
@@ -116,7 +136,9 @@ void FlatBatch::keep_logit_rows() {
     const auto from = static_cast<std::size_t>(kept_tokens_[i]);
     positions_[i] = positions_[from];
     sequence_of_[i] = sequence_of_[from];
+    if (!adapters_.empty()) adapter_of_[i] = adapter_of_[from];
   }
+  if (!adapters_.empty()) adapter_of_.resize(kept_tokens_.size());
   positions_.resize(kept_tokens_.size());
   sequence_of_.resize(kept_tokens_.size());
 }

@@ -37,13 +37,21 @@ class FlatBatch {
   std::span<const std::int32_t> kept_tokens() const { return kept_tokens_; }  // ascending
   std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
   std::int64_t num_positions() const { return num_positions_; }  // one above the highest
+  /// The batch's adapters, each once, and by token of the view which one it has: an index into
+  /// them or -1. Without adapters both are empty.
+  std::span<const ModelAdapter* const> adapters() const { return adapters_; }
+  std::span<const std::int32_t> adapter_of() const { return adapter_of_; }
 
  private:
+  void assign_adapters(const Batch& batch);
+
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> sequence_of_;
   std::vector<ops::SequenceSlice> slices_;
   std::vector<std::int32_t> kept_tokens_;
   std::vector<std::int32_t> logit_rows_;
+  std::vector<const ModelAdapter*> adapters_;
+  std::vector<std::int32_t> adapter_of_;
   std::int64_t num_positions_ = 0;
 };
 

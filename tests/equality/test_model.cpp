@@ -130,7 +130,8 @@ void TestSequence::add_to(Batch& batch, std::span<const TokenId> tokens) {
   batch.sequences.push_back({.first_token = first,
                              .num_tokens = static_cast<std::int32_t>(tokens.size()),
                              .first_position = length_,
-                             .block_table = block_table_});
+                             .block_table = block_table_,
+                             .adapter = adapter_});
   batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     batch.logit_rows.push_back(first + static_cast<std::int32_t>(t));

@@ -75,6 +75,9 @@ class TestSequence {
   /// run before the sequence is used again.
   void add_to(Batch& batch, std::span<const TokenId> tokens);
 
+  /// Null: the model as it is. Alive while this runs.
+  void set_adapter(const ModelAdapter* adapter) { adapter_ = adapter; }
+
   std::int32_t length() const { return length_; }
   const std::vector<BlockId>& block_table() const { return block_table_; }
 
@@ -82,6 +85,7 @@ class TestSequence {
   Decoder* decoder_;
   std::vector<BlockId> block_table_;
   std::int32_t length_;
+  const ModelAdapter* adapter_ = nullptr;
 };
 
 /// Runs the batch; logits of all its logit_rows.

@@ -38,6 +38,14 @@ bool is_available(const std::string& backend) {
   }
 }
 
+const std::string kBackends[] = {"scalar", "cpu-portable", "cpu-avx2", "cpu-avx512"};
+
+std::string name_of_backend(const ::testing::TestParamInfo<std::string>& backend) {
+  std::string name = backend.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
 class NanoText : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(NanoText, MatchesWholeAndInChunks) {
@@ -47,13 +55,44 @@ TEST_P(NanoText, MatchesWholeAndInChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NanoText,
-                         ::testing::Values("scalar", "cpu-portable", "cpu-avx2", "cpu-avx512"),
-                         [](const auto& backend) {
-                           std::string name = backend.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, NanoText, ::testing::ValuesIn(kBackends), name_of_backend);
+
+/// PEFT's adapters on nano-text (train/golden_lora.py) against peft's own outputs.
+class NanoLora : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void expect_adapter_passes(const std::string& adapter, const std::string& golden) {
+    if (!is_available(GetParam())) GTEST_SKIP() << "this machine cannot run " << GetParam();
+    const std::filesystem::path folder = kGolden / "nano-lora";
+    for (const std::int32_t chunk : {0, 7}) {
+      const CheckReport report =
+          check_model(kGolden / "nano-text", {.golden = folder / golden / "golden.safetensors",
+                                              .adapter = folder / adapter,
+                                              .backend = GetParam(),
+                                              .chunk_tokens = chunk});
+      EXPECT_TRUE(report.passed) << adapter << "\n" << report.text();
+    }
+  }
+};
+
+TEST_P(NanoLora, AttentionAndIndexerMatch) { expect_adapter_passes("attention", "attention"); }
+
+TEST_P(NanoLora, StackedExpertsAndMlpsMatch) { expect_adapter_passes("experts", "experts"); }
+
+TEST_P(NanoLora, ExpertsOneByOneUnderPublishedNamesMatch) {
+  expect_adapter_passes("experts-published", "experts");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, NanoLora, ::testing::ValuesIn(kBackends), name_of_backend);
+
+// The base model's outputs are none of an adapter's: the comparison above tells them apart.
+TEST(NanoLoraBase, WithoutTheAdapterTheOutputsAreOthers) {
+  for (const char* adapter : {"attention", "experts"}) {
+    const CheckReport report = check_model(
+        kGolden / "nano-text",
+        {.golden = kGolden / "nano-lora" / adapter / "golden.safetensors", .backend = "scalar"});
+    EXPECT_FALSE(report.passed) << report.text();
+  }
+}
 
 // NVFP4 experts, MXFP8 linears, BF16 embeddings: trained weights in M3.1's own layout.
 TEST(WinnowTiny, ReferenceAndBestBackendMatchInChunks) {
