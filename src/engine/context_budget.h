@@ -8,9 +8,10 @@ namespace winnow {
 
 class ContextBudget {
  public:
-  /// A step has taken `plain_seconds` without its drafts, which were expected to save
+  /// A step has taken `plain_seconds` for its decodes without drafts, which were expected to save
   /// `saved_seconds` more than keeping up took; less than nothing where they did not.
   void settle(double plain_seconds, double saved_seconds) {
+    if (!(plain_seconds > 0)) return;  // prompts alone
     if (!has_begun_) balance_ = kCreditSteps * plain_seconds;
     has_begun_ = true;
     balance_ = std::min(balance_ + kShare * plain_seconds, kMaxSteps * plain_seconds);
@@ -22,7 +23,7 @@ class ContextBudget {
   void clear_debt() { balance_ = std::max(balance_, 0.0); }
 
  private:
-  static constexpr double kShare = 0.005;
+  static constexpr double kShare = 0.003;
   // In steps of plain decoding: what a long quiet spell saves up; and what there is at first, or is
   // kept of good times, so that one bad step does not end the following of everybody.
   static constexpr double kMaxSteps = 50, kCreditSteps = 2;

@@ -12,12 +12,10 @@ namespace {
 constexpr std::int64_t kWholeBlockPeriod = 16;
 
 /// Who is followed although nothing is expected of it is so for this many tokens after its prompt.
-constexpr std::int32_t kTrialTokens = 64;
+constexpr std::int32_t kTrialTokens = 16;
 
-// Of the measured times: one step in so many counts, and none by more than a factor of two, since
-// what delays a step is mostly not its drafts.
-constexpr double kRatioWeight = 0.05;
-constexpr double kMaxRatio = 2.0;
+/// Of steps in a row that draft one does not, so that what drafts are compared with stays known.
+constexpr std::int32_t kPlainPeriod = 128;
 
 }  // namespace
 
@@ -50,7 +48,7 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
   const OtherWork others{
       .num_prompt_rows = num_other_rows,
       .num_sequences = num_sequences - static_cast<std::int32_t>(candidates.size())};
-  chooser_->clock().set_draft_factor(drafting_ratio_ / plain_ratio_);
+  chooser_->clock().set_factors(correction_.factors(num_sequences));
   chooser_->choose(forecasts_, others, plan_.exploration_seconds, plan_);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const bool is_probe = static_cast<std::int32_t>(i) == plan_.probed;
@@ -60,6 +58,14 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
     if (is_probe) probed_ = candidates[i].sequence;
   }
   settle_context(candidates);
+  is_planned_ = true;
+  const bool is_drafting =
+      std::ranges::any_of(plan_.lengths, [](auto length) { return length > 0; });
+  if (!is_drafting || plan_.probed >= 0) num_in_a_row_ = 0;
+  if (is_corrected_ && ++num_in_a_row_ > kPlainPeriod) {
+    num_in_a_row_ = 0;
+    plan_.lengths.assign(candidates.size(), 0);
+  }
   return plan_.lengths;
 }
 
@@ -71,7 +77,8 @@ bool DraftPlanner::follows(Sequence& sequence, std::int32_t num_sequences) {
 
 bool DraftPlanner::is_worth_following(const Sequence& sequence, std::int32_t num_sequences) {
   if (!chooser_) return true;
-  const StepClock& clock = chooser_->clock();
+  StepClock& clock = chooser_->clock();
+  clock.set_factors(correction_.factors(num_sequences));
   const DraftForecast stranger{
       .survival = forecast_survival(AcceptanceHistory(kSequenceDecay), history_, length_options_),
       .limit = max_drafts(),
@@ -92,7 +99,7 @@ bool DraftPlanner::is_worth_following(const Sequence& sequence, std::int32_t num
 void DraftPlanner::settle_context(std::span<const Candidate> candidates) {
   num_followed_ = static_cast<std::int32_t>(candidates.size());
   const double cost = chooser_->clock().context_seconds(num_followed_);
-  context_budget_.settle(plan_.plain_seconds, plan_.gain_seconds - cost);
+  context_budget_.settle(plan_.decode_seconds, plan_.gain_seconds - cost);
   if (context_budget_.affords(0)) return;
   context_budget_.clear_debt();
   num_followed_ = 0;
@@ -103,15 +110,20 @@ DraftForecast DraftPlanner::forecast_of(const Candidate& candidate) const {
   const Sequence& sequence = *candidate.sequence;
   const StepCosts& costs = chooser_->costs();
   const double context = sequence.num_tokens();
-  const double window =
-      costs.draft_window > 0 ? std::min<double>(context, costs.draft_window) : context;
   return {.survival = forecast_survival(sequence.drafting.history, history_, length_options_),
           .limit = std::min(candidate.limit, max_drafts()),
           .previous = sequence.drafting.last_length,
           .hope = forecast_hope(sequence.drafting.history, history_, length_options_),
           .kv_bytes = context * costs.kv_token_bytes,
           .row_kv_bytes = context * costs.row_kv_token_bytes,
-          .draft_kv_bytes = window * costs.draft_kv_token_bytes};
+          .draft_kv_bytes = draft_kv_bytes(context)};
+}
+
+double DraftPlanner::draft_kv_bytes(double context) const {
+  const StepCosts& costs = chooser_->costs();
+  const double window =
+      costs.draft_window > 0 ? std::min<double>(context, costs.draft_window) : context;
+  return window * costs.draft_kv_token_bytes;
 }
 
 bool DraftPlanner::keeps_slot(Sequence& sequence, float confidence) {
@@ -155,7 +167,9 @@ void DraftPlanner::observe(std::span<const Chunk> chunks) {
   }
 }
 
-void DraftPlanner::observe_step(double seconds, std::span<const Chunk> chunks) {
+void DraftPlanner::observe_step(const StepTimes& seen, std::span<const Chunk> chunks) {
+  const bool is_probe = is_planned_ && plan_.probed >= 0;
+  is_planned_ = false;
   if (!is_corrected_) return;
   const StepCosts& costs = chooser_->costs();
   StepLoad load;
@@ -173,15 +187,16 @@ void DraftPlanner::observe_step(double seconds, std::span<const Chunk> chunks) {
     if (chunk.num_drafts == 0) continue;
     ++load.num_drafting;
     load.longest_draft = std::max(load.longest_draft, chunk.num_drafts);
-    load.kv_bytes += context * costs.draft_kv_token_bytes;
+    load.draft_kv_bytes += draft_kv_bytes(context);
   }
-  chooser_->clock().set_draft_factor(1.0);
-  const double expected =
-      chooser_->clock().seconds(load) + chooser_->clock().context_seconds(num_context_tokens);
-  if (!(expected > 0)) return;
-  double& ratio = load.longest_draft > 0 ? drafting_ratio_ : plain_ratio_;
-  const double seen = std::clamp(seconds / expected, ratio / kMaxRatio, ratio * kMaxRatio);
-  ratio += kRatioWeight * (seen - ratio);
+  StepClock& clock = chooser_->clock();
+  clock.set_factors({});
+  const StepTimes expected{.target = clock.target_seconds(load),
+                           .draft = clock.draft_seconds(load),
+                           .context = clock.context_seconds(num_context_tokens)};
+  correction_.observe(static_cast<std::int32_t>(chunks.size()), load.longest_draft > 0, expected,
+                      seen);
+  if (is_probe) plan_.settle_time(seen.target + seen.draft);
 }
 
 }  // namespace winnow

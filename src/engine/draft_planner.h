@@ -13,6 +13,7 @@
 #include "engine/sequence.h"
 #include "engine/speculate/confidence.h"
 #include "engine/speculate/draft_length.h"
+#include "engine/speculate/step_correction.h"
 
 namespace winnow {
 
@@ -58,11 +59,12 @@ class DraftPlanner {
 
   /// After verification of the step that was chosen for.
   void observe(std::span<const Chunk> chunks);
-  /// How long that step took, everything included.
-  void observe_step(double seconds, std::span<const Chunk> chunks);
+  /// How long that step took.
+  void observe_step(const StepTimes& seen, std::span<const Chunk> chunks);
 
  private:
   DraftForecast forecast_of(const Candidate& candidate) const;
+  double draft_kv_bytes(double context) const;
   void settle_context(std::span<const Candidate> candidates);
   bool is_worth_following(const Sequence& sequence, std::int32_t num_sequences);
 
@@ -77,9 +79,11 @@ class DraftPlanner {
   AcceptanceHistory history_{kEngineDecay};  // of all sequences
   ConfidenceCalibration calibration_;
   DraftPlan plan_;
-  Sequence* probed_ = nullptr;                       // of plan_
-  std::vector<DraftForecast> forecasts_;             // of the candidates
-  double plain_ratio_ = 1.0, drafting_ratio_ = 1.0;  // measured over expected seconds of steps
+  Sequence* probed_ = nullptr;            // of plan_
+  bool is_planned_ = false;               // plan_ is of the step that is observed next
+  std::int32_t num_in_a_row_ = 0;         // steps that drafted, but for probes
+  std::vector<DraftForecast> forecasts_;  // of the candidates
+  StepCorrection correction_;
 };
 
 }  // namespace winnow

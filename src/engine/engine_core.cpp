@@ -11,6 +11,8 @@
 namespace winnow {
 namespace {
 
+using Seconds = std::chrono::duration<double>;
+
 std::int64_t logits_bytes(const EngineOptions& options, const ModelRunner& runner) {
   const LogitRows rows = max_logit_rows(options, runner.vocab_size());
   return (std::int64_t{rows.max_sampled} + rows.max_prompt) * runner.vocab_size() * 4;
@@ -125,7 +127,9 @@ void EngineCore::step() {
   const Clock::time_point begin = Clock::now();
   const std::span<const Chunk> chunks = scheduler_.plan(planner_);
   note_first_admissions(chunks);
+  const Clock::time_point planned = Clock::now();
   proposer_.propose(chunks);
+  const Seconds draft_time = Clock::now() - planned;
   batch_.build(chunks);
   list_jobs();
   make_first_states();
@@ -136,13 +140,18 @@ void EngineCore::step() {
     run_jobs();
     count_late_masks();
     planner_.observe(chunks);
+    const Clock::time_point verified = Clock::now();
     proposer_.commit_context(batch_.batch(), chunks);
+    const Seconds context_time = Clock::now() - verified;
     for (const Chunk& chunk : chunks) scheduler_.commit(chunk);
     finish_prompts(chunks);
     deliver_jobs();
-    const std::chrono::duration<double> elapsed = Clock::now() - begin;
+    const Seconds elapsed = Clock::now() - begin;
     scheduler_.observe_step(elapsed.count());
-    planner_.observe_step(elapsed.count(), chunks);
+    planner_.observe_step({.target = (elapsed - draft_time - context_time).count(),
+                           .draft = draft_time.count(),
+                           .context = context_time.count()},
+                          chunks);
     if (observer_ != nullptr) {
       observer_->on_step(static_cast<std::int32_t>(batch_.batch().tokens.size()),
                          static_cast<std::int32_t>(chunks.size()), elapsed.count());

@@ -144,7 +144,9 @@ TEST(EngineDistribution, IsThatWithoutDrafts) {
       ASSERT_GE(tokens.size(), std::size_t{kLength});
       ++counts[{tokens.begin(), tokens.begin() + kLength}];
     }
-    EXPECT_GT(core.stats().accepted_tokens, kRuns / 10);  // the planner's clock decides how many
+    // About four a run but in the third setting, whose drafts hardly pay: 7,052. Costs are given,
+    // so that no clock has a say: the number is the same each time, and the planner's alone.
+    EXPECT_GT(core.stats().accepted_tokens, kRuns / 5);
     EXPECT_GT(core.stats().draft_tokens, core.stats().accepted_tokens);
     EXPECT_LT(g_deviation(counts, exact_probabilities(setting), kRuns), kLimit)
         << static_cast<int>(setting.method) << ", penalty " << setting.presence_penalty;

@@ -9,8 +9,10 @@
 namespace winnow {
 namespace {
 
+/// Of the step without its prompts: what they take would make any draft look cheap.
 double rate_of(const DraftPlan& plan) {
-  return plan.seconds > 0 ? plan.expected_tokens / plan.seconds : 0.0;
+  const double seconds = plan.seconds - plan.prompt_seconds;
+  return seconds > 0 ? plan.expected_tokens / seconds : 0.0;
 }
 
 void check(bool is_good, const char* name, double value, const char* accepted) {
@@ -85,15 +87,18 @@ void DraftLengthChooser::choose(std::span<const DraftForecast> requests, const O
   if (!requests.empty()) {
     find_best(requests, plan);
     keep_previous(requests, plan);
+    if (!is_worth_beginning(requests, plan)) evaluate_plain(requests, plan);
   }
   plan.gain_seconds = gain_of(requests, plan);
   plan.exploration_seconds = exploration_seconds;
-  probe(requests, exploration_seconds + options_.exploration * plan.plain_seconds, plan);
+  probe(requests, exploration_seconds + options_.exploration * plan.decode_seconds, plan);
 
+  // What one row less would save: beyond the last one rows may cost more than any of these.
   StepLoad load = load_of(requests, plan.lengths);
-  const double now = clock_.seconds(load);
-  ++load.num_rows;
-  plan.min_survival = plan.seconds > 0 ? (clock_.seconds(load) - now) * rate_of(plan) : 0.0;
+  if (load.num_draft_rows == 0) ++load.num_rows;
+  const double with_row = clock_.seconds(load);
+  --load.num_rows;
+  plan.min_survival = (with_row - clock_.seconds(load)) * rate_of(plan);
 }
 
 double DraftLengthChooser::gain(std::span<const DraftForecast> requests) {
@@ -115,6 +120,10 @@ void DraftLengthChooser::evaluate_plain(std::span<const DraftForecast> requests,
   plan.lengths.assign(requests.size(), 0);
   evaluate(requests, plan);
   plan.plain_seconds = plan.seconds;
+  StepLoad decodes = load_of(requests, plan.lengths);
+  decodes.num_rows -= others_.num_prompt_rows;
+  plan.decode_seconds = decodes.num_rows > 0 ? clock_.seconds(decodes) : 0.0;
+  plan.prompt_seconds = plan.plain_seconds - plan.decode_seconds;
   plan.seconds_per_token = rate_of(plan) > 0 ? 1.0 / rate_of(plan) : 0.0;
 }
 
@@ -152,11 +161,11 @@ void DraftLengthChooser::find_best(std::span<const DraftForecast> requests, Draf
       ++load.num_draft_rows;
       load.kv_bytes += request.row_kv_bytes;
       if (slot.index == 0) {
-        load.kv_bytes += request.draft_kv_bytes;
+        load.draft_kv_bytes += request.draft_kv_bytes;
         ++load.num_drafting;
       }
       tokens += slot.survival;
-      const double rate = tokens / clock_.seconds(load);
+      const double rate = tokens / (clock_.seconds(load) - plan.prompt_seconds);
       if (!(rate > best_rate)) continue;
       best_rate = rate;
       best_cap = cap;
@@ -174,6 +183,7 @@ void DraftLengthChooser::find_best(std::span<const DraftForecast> requests, Draf
 /// Lengths that change with every step cost graphs and caches more than a small gain brings.
 void DraftLengthChooser::keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan) {
   DraftPlan kept;
+  kept.prompt_seconds = plan.prompt_seconds;
   kept.lengths.swap(lengths_);
   kept.lengths = plan.lengths;
   for (std::size_t r = 0; r < requests.size(); ++r) {
@@ -182,7 +192,7 @@ void DraftLengthChooser::keep_previous(std::span<const DraftForecast> requests, 
   }
   evaluate(requests, kept);
   const double plain_rate =
-      plan.plain_seconds > 0 ? plain_tokens(requests) / plan.plain_seconds : 0.0;
+      plan.decode_seconds > 0 ? plain_tokens(requests) / plan.decode_seconds : 0.0;
   const bool is_good_enough = rate_of(plan) <= rate_of(kept) * (1.0 + options_.hysteresis);
   if (is_good_enough && rate_of(kept) >= plain_rate) {
     plan.lengths.swap(kept.lengths);
@@ -190,6 +200,14 @@ void DraftLengthChooser::keep_previous(std::span<const DraftForecast> requests, 
     plan.seconds = kept.seconds;
   }
   lengths_.swap(kept.lengths);
+}
+
+/// Of several guesses the best is mostly too good to be true: what begins has to promise more.
+bool DraftLengthChooser::is_worth_beginning(std::span<const DraftForecast> requests,
+                                            const DraftPlan& plan) const {
+  const bool has_begun = std::ranges::any_of(
+      requests, [](const DraftForecast& request) { return request.previous > 0; });
+  return has_begun || gain_of(requests, plan) >= options_.hysteresis * plan.decode_seconds;
 }
 
 /// Where a sequence does not draft nothing is learnt about it: from time to time, when what was
@@ -202,8 +220,10 @@ void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double c
     if (plan.lengths[r] > 0 || std::min(requests[r].limit, options_.max_length) == 0) continue;
     if (chosen == requests.size() || requests[r].hope > requests[chosen].hope) chosen = r;
   }
-  if (chosen == requests.size()) {  // everyone drafts: nothing to save for
-    plan.exploration_seconds = std::min(credit, plan.plain_seconds);
+  if (chosen == requests.size()) {      // everyone drafts, or nobody can
+    constexpr double kMaxSaved = 12.0;  // steps: for a few tries when somebody can again
+    if (plan.decode_seconds > 0) credit = std::min(credit, kMaxSaved * plan.decode_seconds);
+    plan.exploration_seconds = credit;
     return;
   }
   const double seconds_before = plan.seconds;
@@ -231,7 +251,7 @@ StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,
     load.longest_draft = std::max(load.longest_draft, length);
     load.kv_bytes += requests[r].kv_bytes + requests[r].row_kv_bytes * length;
     if (length == 0) continue;
-    load.kv_bytes += requests[r].draft_kv_bytes;
+    load.draft_kv_bytes += requests[r].draft_kv_bytes;
     ++load.num_drafting;
   }
   return load;

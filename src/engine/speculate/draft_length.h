@@ -5,6 +5,7 @@
 // which numbers a seeded run meets, not the distribution.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -56,7 +57,7 @@ struct DraftLengthOptions {
       4.0;  // tests that first_rate, or the slot before, counts for in the engine's
   double sequence_weight = 8.0;   // tests that the engine's rate counts for in a sequence's
   double hysteresis = 0.03;       // lengths stay while the best would gain less than this share
-  double exploration = 0.01;      // share of plain decoding's time for trying what seems not to pay
+  double exploration = 0.007;     // share of plain decoding's time for trying what seems not to pay
   std::int32_t probe_length = 3;  // drafts of such a try
 
   /// Throws Error{kInvalidArgument}.
@@ -96,14 +97,23 @@ struct DraftPlan {
   double min_survival = 0;
   double exploration_seconds = 0;  // saved up, to be handed to the next choice
   std::int32_t probed = -1;        // the request that drafts to be measured, not to gain; -1: none
-  double seconds_per_token = 0;    // of plain decoding
+  double seconds_per_token = 0;    // of plain decoding, without prompts
   double plain_seconds = 0;        // of this step without drafts
+  double decode_seconds = 0;       // of its decodes alone: what shares of time are of
+  double prompt_seconds = 0;       // the rest of plain_seconds
   double gain_seconds = 0;         // as gain() says, of this step and without the probe
 
   /// What the probe brought is saved again: only losses count against exploration.
   void settle_probe(std::int32_t num_accepted) {
     exploration_seconds += num_accepted * seconds_per_token;
   }
+  /// The probe's step has taken so long in place of `seconds`.
+  void settle_time(double seen) {
+    exploration_seconds -= std::clamp(seen - seconds, -plain_seconds, kMaxSurprise * plain_seconds);
+  }
+
+ private:
+  static constexpr double kMaxSurprise = 2.0;  // beyond, something else has delayed the step
 };
 
 /// A pure function of its arguments, dressed as a class for its work space. One thread.
@@ -112,10 +122,10 @@ class DraftLengthChooser {
   /// Throws Error{kInvalidArgument}.
   DraftLengthChooser(const StepCosts& costs, const DraftLengthOptions& options);
 
-  /// Except for a probe the plan's expected rate, of all sequences, is not below that without
-  /// drafts. Probes lose at most `exploration` of plain decoding's time: `exploration_seconds` is
-  /// the last plan's, settled. The best plan is exact where all rows cost alike: then the m most
-  /// likely drafts are the best m.
+  /// Except for a probe the plan's expected rate, of all sequences and beside the time that prompts
+  /// take, is not below that without drafts. Probes lose at most `exploration` of plain decoding's
+  /// time: `exploration_seconds` is the last plan's, settled. The best plan is exact where all rows
+  /// cost alike: then the m most likely drafts are the best m.
   void choose(std::span<const DraftForecast> requests, const OtherWork& others,
               double exploration_seconds, DraftPlan& plan);
 
@@ -134,6 +144,7 @@ class DraftLengthChooser {
   void evaluate_plain(std::span<const DraftForecast> requests, DraftPlan& plan);
   void find_best(std::span<const DraftForecast> requests, DraftPlan& plan);
   void keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan);
+  bool is_worth_beginning(std::span<const DraftForecast> requests, const DraftPlan& plan) const;
   void probe(std::span<const DraftForecast> requests, double credit, DraftPlan& plan);
   void evaluate(std::span<const DraftForecast> requests, DraftPlan& plan);
   StepLoad load_of(std::span<const DraftForecast> requests,

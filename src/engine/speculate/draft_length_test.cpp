@@ -388,6 +388,41 @@ TEST(DraftLength, ProbesFindOutThatDraftsHaveBecomeGood) {
   EXPECT_GE(first_kept, 0);
 }
 
+// A long prompt in the step makes its rate so low that any draft would raise it.
+TEST(DraftLength, DraftsAreNoCheaperBesideAPrompt) {
+  const StepCosts costs{.bytes_per_second = 1e15,
+                        .fixed_seconds = 1e-3,
+                        .row_seconds = 2e-4,
+                        .draft_fixed_seconds = 1e-3};
+  const DraftLengthOptions options{.exploration = 0};
+  EXPECT_EQ(choose(requests_of({0.5}), options, costs).lengths[0], 0);
+  const DraftPlan plan = choose(requests_of({0.5}), options, costs, 1000);
+  EXPECT_EQ(plan.lengths[0], 0);
+  EXPECT_NEAR(plan.prompt_seconds, 0.2, 1e-9);
+  EXPECT_NEAR(plan.seconds_per_token, plan.decode_seconds, 1e-12);
+}
+
+// Nor is trying paid for with their time.
+TEST(DraftLength, PromptsSaveUpNothingForTries) {
+  DraftLengthChooser chooser(memory_bound(), {.exploration = 0.01});
+  DraftPlan plan;
+  chooser.choose({}, {.num_prompt_rows = 2000}, 1e-4, plan);
+  EXPECT_EQ(plan.exploration_seconds, 1e-4);
+  chooser.choose({}, {.num_prompt_rows = 2000, .num_sequences = 4}, 1e-4, plan);
+  EXPECT_NEAR(plan.exploration_seconds, 1e-4 + 0.01 * plan.decode_seconds, 1e-12);
+  EXPECT_LT(plan.decode_seconds, plan.plain_seconds / 2);
+}
+
+// Where the rows of the plan end at a bend of the clock, the next one is no measure of theirs.
+TEST(DraftLength, ARowIsWorthWhatItCostsNotWhatTheNextOneWould) {
+  StepCosts costs{.bytes_per_second = 1e15, .draft_fixed_seconds = 1e-4};
+  costs.step_times = {{1, 1e-3}};
+  costs.verify_times = {{2, 1e-3}, {8, 1.6e-3}, {9, 9e-3}};
+  const DraftPlan plan = choose(requests_of({0.95}), {.exploration = 0}, costs);
+  EXPECT_EQ(plan.lengths[0], 7);
+  EXPECT_NEAR(plan.min_survival, 1e-4 * rate_of(plan), 1e-9);
+}
+
 TEST(DraftLength, EveryChosenDraftPaysForItsRow) {
   const DraftPlan plan = choose(requests_of({0.8}), {.hysteresis = 0, .exploration = 0});
   const auto last = static_cast<std::size_t>(plan.lengths[0]);

@@ -70,7 +70,7 @@ double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_
   return all * (1.0 - std::pow(missed, num_tokens));
 }
 
-double StepClock::target_seconds(const StepLoad& load) {
+double StepClock::model_seconds(const StepLoad& load) {
   const bool has_drafts = load.longest_draft > 0 && !costs_.verify_times.empty();
   const std::vector<MeasuredTime>& times = has_drafts ? costs_.verify_times : costs_.step_times;
   if (!times.empty()) return time_of(times, load.num_rows);
@@ -87,19 +87,24 @@ double StepClock::target_seconds(const StepLoad& load) {
 
 double StepClock::context_seconds(std::int32_t num_tokens) const {
   if (costs_.context_times.empty() || num_tokens <= 0) return 0;
-  return time_of(costs_.context_times, num_tokens);
+  return time_of(costs_.context_times, num_tokens) + factors_.context_seconds;
 }
 
-double StepClock::seconds(const StepLoad& load) {
-  const double seconds = target_seconds(load) + load.kv_bytes / costs_.bytes_per_second;
-  if (load.longest_draft == 0) return seconds;
+double StepClock::target_seconds(const StepLoad& load) {
+  const double factor = load.longest_draft > 0 ? factors_.verify : factors_.plain;
+  return (model_seconds(load) + load.kv_bytes / costs_.bytes_per_second) * factor;
+}
+
+double StepClock::draft_seconds(const StepLoad& load) const {
+  if (load.longest_draft == 0) return 0;
   const double pass =
       costs_.draft_times.empty()
           ? costs_.draft_fixed_seconds + costs_.drafter_bytes / costs_.bytes_per_second
           : time_of(costs_.draft_times, load.num_drafting);
-  return (seconds + pass + costs_.draft_slot_seconds * static_cast<double>(load.longest_draft) +
+  return (pass + load.draft_kv_bytes / costs_.bytes_per_second +
+          costs_.draft_slot_seconds * static_cast<double>(load.longest_draft) +
           costs_.draft_row_seconds * static_cast<double>(load.num_draft_rows)) *
-         draft_factor_;
+         factors_.draft;
 }
 
 }  // namespace winnow

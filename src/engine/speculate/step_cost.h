@@ -54,10 +54,19 @@ double expected_distinct_experts(std::int32_t num_experts, std::int32_t experts_
 /// What a step holds besides the model.
 struct StepLoad {
   std::int32_t num_rows = 0;  // tokens through the target
-  double kv_bytes = 0;        // read by the target and the drafter
+  double kv_bytes = 0;        // read by the target
+  double draft_kv_bytes = 0;  // read by the drafter
   std::int32_t num_draft_rows = 0;
   std::int32_t num_drafting = 0;   // sequences with drafts
   std::int32_t longest_draft = 0;  // 0: no drafter pass
+};
+
+/// What costs have turned out to be off by.
+struct StepFactors {
+  double plain = 1.0;          // steps without drafts take so many times what costs say
+  double verify = 1.0;         // steps with drafts, their drafts apart
+  double draft = 1.0;          // drafts
+  double context_seconds = 0;  // a step's part of the drafter's context takes so much more
 };
 
 /// Evaluates costs; remembers expert counts, so that many loads are cheap. One thread.
@@ -67,18 +76,20 @@ class StepClock {
   explicit StepClock(const StepCosts& costs) : costs_(costs) {}
 
   const StepCosts& costs() const { return costs_; }
-  double seconds(const StepLoad& load);
+  double seconds(const StepLoad& load) { return target_seconds(load) + draft_seconds(load); }
+  /// Its two parts: a drafter pass, with its slots, and all else.
+  double target_seconds(const StepLoad& load);
+  double draft_seconds(const StepLoad& load) const;
   /// Of the drafter's context for `num_tokens` more tokens; no part of the above.
   double context_seconds(std::int32_t num_tokens) const;
 
-  /// Steps with drafts have turned out to take so many times what was counted or measured.
-  void set_draft_factor(double factor) { draft_factor_ = factor; }
+  void set_factors(const StepFactors& factors) { factors_ = factors; }
 
  private:
-  double target_seconds(const StepLoad& load);
+  double model_seconds(const StepLoad& load);
 
   StepCosts costs_;
-  double draft_factor_ = 1.0;
+  StepFactors factors_;
   std::vector<double> expert_bytes_;  // by number of rows
 };
 
