@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,12 +51,18 @@ struct EngineOptions {
   std::int32_t max_logprobs = 20;       // largest SamplingParams::logprobs; -1: the vocabulary
   std::int64_t seed = 0;                // a request without a seed gets this plus its RequestId
   std::vector<TokenId> stop_token_ids;  // eos and the model's other stop ids
+  std::int32_t max_adapters = 1;        // different ones in one step
   std::string prefix_cache_secret;      // key of the prefix hashes; empty: a public constant
   SpeculationOptions speculation;
 };
 
 /// Why submit() refused; the queue is bounded so that load answers 503 instead of growing.
 enum class SubmitRefusal { kNone, kQueueFullRequests, kQueueFullTokens, kDraining, kBroken };
+
+/// Requests of one adapter.
+struct AdapterLoad {
+  std::int64_t num_running = 0, num_waiting = 0;
+};
 
 /// Gauges and counters, read at any time from any thread; one snapshot is consistent in itself:
 /// of prompt_tokens (counted at first admission) cached_tokens were found in the prefix cache and
@@ -72,7 +79,8 @@ struct EngineStats {
   std::array<std::int64_t, kMaxDraftLength> accepted_by_position{};  // blocks that accepted more
   /// Of token filters: filled while the model worked, and what was then still missing.
   std::int64_t num_masks_ahead = 0, num_late_masks = 0;
-  std::int64_t num_corrupted_requests = 0;  // ended because of NaN or infinite logits
+  std::int64_t num_corrupted_requests = 0;      // ended because of NaN or infinite logits
+  std::map<std::string, AdapterLoad> adapters;  // by name; of those with requests
   bool is_broken = false;
 };
 

@@ -49,6 +49,7 @@ void EngineCore::submit(RequestId id, GenerationRequest request, Clock::time_poi
   state->choices.resize(static_cast<std::size_t>(kept.sampling.n));
   state->num_unfinished = kept.sampling.n;
   if (kept.sampling.prompt_logprobs) state->prompt_logprobs.resize(kept.prompt.size());
+  if (kept.adapter != nullptr) ++stats_.adapters[kept.adapter_name].num_waiting;
   if (kept.deadline) next_deadline_ = std::min(next_deadline_, *kept.deadline);
 
   auto lead = std::make_unique<Sequence>();
@@ -192,6 +193,18 @@ void EngineCore::dequeue(RequestState& request) {
   request.has_left_queue = true;
   ++num_dequeued_requests_;
   num_dequeued_tokens_ += request.stats.num_prompt_tokens;
+  if (request.request.adapter == nullptr) return;
+  AdapterLoad& load = stats_.adapters[request.request.adapter_name];
+  --load.num_waiting;
+  ++load.num_running;
+}
+
+void EngineCore::leave_adapter(const GenerationRequest& request) {
+  if (request.adapter == nullptr) return;
+  const auto found = stats_.adapters.find(request.adapter_name);
+  if (--found->second.num_running == 0 && found->second.num_waiting == 0) {
+    stats_.adapters.erase(found);
+  }
 }
 
 /// The one place that catches what a step throws.
@@ -273,6 +286,7 @@ void EngineCore::end_choice(RequestState& request, std::int32_t choice, const En
   request.request.on_update(std::move(update));
   if (request.num_unfinished > 0) return;
   dequeue(request);
+  leave_adapter(request.request);
   request.stats.finished = Clock::now();
   if (request.request.on_done) request.request.on_done(request.stats);
   ++num_ended_requests_;

@@ -122,6 +122,7 @@ class EngineCore {
   void drop_sequence(RequestState& request, std::int32_t choice);
   void attach_prompt_logprobs(RequestState& request, OutputUpdate& update);
   void dequeue(RequestState& request);
+  void leave_adapter(const GenerationRequest& request);
   void sweep();
 
   EngineOptions options_;

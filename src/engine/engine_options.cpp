@@ -62,6 +62,7 @@ LogitRows max_logit_rows(const EngineOptions& options, std::int32_t vocab_size) 
 void validate_options(const EngineOptions& options, const ModelRunner& runner) {
   check_at_least("max_model_len", options.max_model_len, 1);
   check_at_least("max_num_seqs", options.max_num_seqs, 1);
+  check_at_least("max_adapters", options.max_adapters, 1);
   check_at_least("max_num_queued_requests", options.max_num_queued_requests, 1);
   check_at_least("max_num_queued_tokens", options.max_num_queued_tokens, 0);
   check_at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0);

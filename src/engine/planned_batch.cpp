@@ -20,7 +20,8 @@ void PlannedBatch::build(std::span<const Chunk> chunks) {
     batch_.sequences.push_back({.first_token = first_token,
                                 .num_tokens = chunk.num_tokens + sequence.draft.size(),
                                 .first_position = sequence.num_computed,
-                                .block_table = sequence.table.blocks()});
+                                .block_table = sequence.table.blocks(),
+                                .adapter = sequence.request->request.adapter.get()});
     for (std::int32_t i = 0; i < chunk.num_prompt_rows; ++i) {
       add_row(chunk, first_token, sequence.num_computed + i, /*is_prompt_row=*/true);
     }

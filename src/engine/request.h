@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/sample/token_filter.h"
 #include "engine/sampling_params.h"
+#include "model/model_adapter.h"
 
 namespace winnow {
 
@@ -77,8 +78,12 @@ struct GenerationRequest {
   /// How many of each choice's first tokens come with their kept_blocks.
   std::int32_t num_block_selections = 0;
   std::int32_t priority = 0;  // lower runs earlier; only with the priority policy
-  std::string cache_salt;     // separates the prefix cache; empty: shared
-  std::string fairness_key;   // session or API key, for round-robin prefill admission
+  /// Added to the model for this request, to its end, whatever becomes of the name meanwhile; of
+  /// the engine's runner. Null: the model as it is.
+  std::shared_ptr<const ModelAdapter> adapter;
+  std::string adapter_name;  // for the statistics
+  std::string cache_salt;    // separates the prefix cache; empty: shared
+  std::string fairness_key;  // session or API key, for round-robin prefill admission
   /// Passed while queued: every choice ends with kError; while running: with kAbort.
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const TokenFilter> token_filter;  // start state, cloned per choice; may be null

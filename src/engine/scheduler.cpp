@@ -28,7 +28,8 @@ Scheduler::Scheduler(const EngineOptions& options, ModelRunner& runner,
       waiting_({.use_priority = options.policy == SchedulingPolicy::kPriority,
                 .is_fair = options.fair_admission,
                 .quantum = options.max_num_batched_tokens,
-                .cost = [this](Sequence& sequence) { return admission_cost(sequence); }}) {}
+                .cost = [this](Sequence& sequence) { return admission_cost(sequence); }}),
+      adapters_(options.max_adapters, options.policy == SchedulingPolicy::kPriority) {}
 
 void Scheduler::add_resumed(Sequence& sequence) {
   sequence.phase = SequencePhase::kWaiting;
@@ -38,8 +39,9 @@ void Scheduler::add_resumed(Sequence& sequence) {
 void Scheduler::remove(Sequence& sequence) {
   if (sequence.phase == SequencePhase::kRunning) {
     std::erase(running_, &sequence);
+    adapters_.stop(sequence);
     sequence.table.release(pool_);
-  } else if (sequence.phase == SequencePhase::kWaiting) {
+  } else if (sequence.phase == SequencePhase::kWaiting && !adapters_.remove(sequence)) {
     waiting_.remove(sequence);
   }
   sequence.phase = SequencePhase::kEnded;
@@ -51,6 +53,7 @@ std::span<const Chunk> Scheduler::plan(DraftPlanner& planner) {
   prompt_row_budget_ = max_prompt_rows_;
   has_preempted_ = false;
   prefill_budget_ = token_budget_;
+  adapters_.begin_step();
   plan_running(/*is_decode_pass=*/true);
   if (planner.max_drafts() > 0) plan_drafts(planner);
   if (!chunks_.empty()) prefill_budget_ = std::min(prefill_budget_, pacer_.limit());
@@ -58,9 +61,9 @@ std::span<const Chunk> Scheduler::plan(DraftPlanner& planner) {
   // Who was just preempted for lack of blocks would only come back to be preempted again.
   if (!has_preempted_ || running_.empty()) admit_waiting();
   std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.num_tokens == 0; });
-  WINNOW_ASSERT(!chunks_.empty() || (running_.empty() && waiting_.empty()),
-                "a sequence that fits the pool can always proceed", running_.size(),
-                waiting_.size(), pool_.num_free());
+  WINNOW_ASSERT(!chunks_.empty() || (running_.empty() && num_waiting() == 0),
+                "a sequence that fits the pool can always proceed", running_.size(), num_waiting(),
+                pool_.num_free());
   return chunks_;
 }
 
@@ -153,16 +156,37 @@ std::int32_t Scheduler::draft_limit(const Sequence& sequence) const {
 }
 
 void Scheduler::admit_waiting() {
-  while (token_budget_ > 0 && !waiting_.empty()) {
-    if (!admit(waiting_.peek())) return;
+  while (token_budget_ > 0) {
+    Sequence* const next = next_waiting();
+    if (next == nullptr || !admit(*next)) return;
   }
+}
+
+/// Parks what the queue has ahead of it; null: nothing may start. Of one priority, those that ran
+/// before go first, then those that were parked.
+Sequence* Scheduler::next_waiting() {
+  while (!waiting_.empty() && !adapters_.may_start(waiting_.peek())) {
+    adapters_.park(waiting_.pop());
+  }
+  Sequence* const parked = adapters_.first_ready();
+  if (waiting_.empty()) return parked;
+  Sequence& queued = waiting_.peek();
+  if (parked == nullptr) return &queued;
+  if (priority_of(*parked) != priority_of(queued)) {
+    return priority_of(*parked) < priority_of(queued) ? parked : &queued;
+  }
+  if (!queued.request->is_admitted) return parked;
+  const bool is_parked_first = parked->request->is_admitted && arrived_before(*parked, queued);
+  return is_parked_first ? parked : &queued;
 }
 
 bool Scheduler::admit(Sequence& sequence) {
   std::int32_t num_tokens = 0;
   if (!has_seat_for(sequence) || !find_blocks_for(sequence, num_tokens)) return false;
-  const Sequence& popped = waiting_.pop();
-  WINNOW_ASSERT(&popped == &sequence, "the queue's order is stable", popped.request->id);
+  if (!adapters_.remove(sequence)) {
+    const Sequence& popped = waiting_.pop();
+    WINNOW_ASSERT(&popped == &sequence, "the queue's order is stable", popped.request->id);
+  }
   sequence.table.adopt(pool_, match_);
   sequence.num_computed = static_cast<std::int32_t>(match_.blocks.size()) * pool_.block_tokens();
   count_admission(sequence, sequence.num_computed);
@@ -244,8 +268,11 @@ void Scheduler::match_prefix(Sequence& sequence, PrefixMatch& match) {
   match.blocks.clear();
   match.num_free = 0;
   if (!options_.enable_prefix_caching) return;
-  sequence.table.set_scope(hasher_, {.cache_identity = runner_.cache_identity(),
-                                     .salt = sequence.request->request.cache_salt});
+  const GenerationRequest& request = sequence.request->request;
+  sequence.table.set_scope(
+      hasher_, {.cache_identity = runner_.cache_identity(),
+                .adapter = request.adapter != nullptr ? request.adapter->fingerprint() : 0,
+                .salt = request.cache_salt});
   if (sequence.request->wants_prompt_logits()) return;
   sequence.table.match_prefix(pool_, hasher_, sequence.tokens, match);
 }
@@ -326,6 +353,7 @@ void Scheduler::preempt(Sequence& victim) {
     chunk.num_drafts = 0;
   }
   std::erase(running_, &victim);
+  adapters_.stop(victim);
   victim.table.release(pool_);
   victim.num_computed = 0;
   add_resumed(victim);
@@ -361,6 +389,7 @@ void Scheduler::insert_running(Sequence& sequence) {
     return own != theirs ? own < theirs : arrived_before(sequence, *other);
   });
   running_.insert(at, &sequence);
+  adapters_.start(sequence);
 }
 
 void Scheduler::check_integrity() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "engine/adapter_turns.h"
 #include "engine/draft_planner.h"
 #include "engine/engine.h"
 #include "engine/prefill_pacer.h"
@@ -76,7 +77,7 @@ class Scheduler {
   bool reset_prefix_cache(bool force);
 
   std::int32_t num_running() const { return static_cast<std::int32_t>(running_.size()); }
-  std::int32_t num_waiting() const { return waiting_.size(); }
+  std::int32_t num_waiting() const { return waiting_.size() + adapters_.num_parked(); }
   const BlockPool& pool() const { return pool_; }
   /// Asserts the pool's invariants and that its references are those of running sequences.
   void check_integrity() const;
@@ -89,6 +90,7 @@ class Scheduler {
   std::int32_t expected_prompt_rows();
   std::int32_t draft_limit(const Sequence& sequence) const;
   void admit_waiting();
+  Sequence* next_waiting();
   bool admit(Sequence& sequence);
   bool has_seat_for(const Sequence& sequence);
   bool find_blocks_for(Sequence& sequence, std::int32_t& num_tokens);
@@ -115,6 +117,7 @@ class Scheduler {
   BlockHasher hasher_;
   PrefillPacer pacer_;
   WaitingQueue waiting_;
+  AdapterTurns adapters_;
   std::vector<Sequence*> running_;  // by (priority, arrival)
 
   std::vector<Chunk> chunks_;                        // of the step being planned

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -45,6 +46,7 @@ EngineOptions options_of(const Conditions& c) {
   options.policy = c.policy;
   options.long_prefill_token_threshold = c.seed % 3 == 0 ? c.budget / 2 + 1 : 0;
   options.fair_admission = c.seed % 2 == 0;
+  options.max_adapters = static_cast<std::int32_t>(1 + c.seed % 3);
   options.stop_token_ids = {kEos};
   options.speculation.num_drafts = c.num_drafts;
   options.speculation.method = AcceptMethod::kCoupled;
@@ -81,6 +83,13 @@ GenerationRequest random_request(std::mt19937_64& random, const Conditions& c) {
   request.fairness_key = std::string(1, static_cast<char>('a' + below(4)));
   if (below(6) == 0) request.cache_salt = "salt";
   if (below(40) == 0) request.deadline = Clock::now() + std::chrono::microseconds(below(3000));
+  if (below(3) == 0) {
+    static const auto kAdapters = std::to_array<std::shared_ptr<const ModelAdapter>>(
+        {std::make_shared<ToyAdapter>(1), std::make_shared<ToyAdapter>(2),
+         std::make_shared<ToyAdapter>(3), std::make_shared<ToyAdapter>(4)});
+    request.adapter = kAdapters[static_cast<std::size_t>(below(4))];
+    request.adapter_name = std::string(1, static_cast<char>('a' + request.adapter->fingerprint()));
+  }
   return request;
 }
 
@@ -174,6 +183,8 @@ TEST_P(EngineSoak, NothingIsLostAndUndisturbedRequestsSayWhatTheySayAlone) {
   }
   core.check_integrity();
   EXPECT_EQ(runner.num_foreign_slots, 0);
+  EXPECT_LE(runner.max_batch_adapters, options_of(c).max_adapters);
+  EXPECT_TRUE(core.stats().adapters.empty());
   if (!c.is_adaptive) {
     EXPECT_EQ(runner.num_blind_slots, 0);
     EXPECT_EQ(core.stats().accepted_tokens > 0, c.num_drafts > 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/assert.h"
 #include "base/error.h"
@@ -14,6 +15,10 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31);
+}
+
+std::uint64_t adapter_of(const BatchSequence& sequence) {
+  return sequence.adapter != nullptr ? sequence.adapter->fingerprint() : 0;
 }
 
 }  // namespace
@@ -47,6 +52,7 @@ void FakeRunner::run(const Batch& batch, std::span<float> logits) {
     }
     throw Error(ErrorCode::kInternal, "the device has lost its way");
   }
+  count_adapters(batch);
   last_sequences_ = batch.sequences;
   for (const BatchSequence& sequence : batch.sequences) write(batch, sequence);
   selections_.clear();
@@ -222,7 +228,15 @@ void FakeRunner::write(const Batch& batch, const BatchSequence& sequence) {
         batch.tokens[static_cast<std::size_t>(sequence.first_token) + static_cast<std::size_t>(i)];
     const std::uint64_t history = position == 0 ? 0 : slot(sequence, position - 1).value;
     slot(sequence, position) = make_slot(token, position, history);
+    slot(sequence, position).adapter = adapter_of(sequence);
   }
+}
+
+void FakeRunner::count_adapters(const Batch& batch) {
+  std::set<const ModelAdapter*> adapters;
+  for (const BatchSequence& sequence : batch.sequences) adapters.insert(sequence.adapter);
+  adapters.erase(nullptr);
+  max_batch_adapters = std::max(max_batch_adapters, static_cast<std::int32_t>(adapters.size()));
 }
 
 std::uint64_t FakeRunner::fill_logits(const Batch& batch, const BatchSequence& sequence,
@@ -235,9 +249,13 @@ std::uint64_t FakeRunner::fill_logits(const Batch& batch, const BatchSequence& s
   std::uint64_t state = options_.weights;
   for (std::int32_t position = 0; position <= last; ++position) {
     const Slot& seen = slot(sequence, position);
-    num_foreign_slots += seen.position == position ? 0 : 1;
+    const bool is_own = seen.position == position && seen.adapter == adapter_of(sequence);
+    num_foreign_slots += is_own ? 0 : 1;
     state = mix(state ^ seen.key) + seen.value;
   }
+  // Of every third row, so that drafts of the model alone are worth something.
+  const std::uint64_t adapted = mix(state ^ adapter_of(sequence));
+  if (sequence.adapter != nullptr && adapted % 3 == 0) state = adapted;
   fill_row(state, row);
   return state;
 }

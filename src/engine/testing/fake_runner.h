@@ -25,6 +25,18 @@ struct FakeRunnerOptions {
   bool draws_drafts = false;         // it draws its drafts, too
 };
 
+/// Changes some rows of logits, and what it wrote to the cache is nobody else's to read.
+class ToyAdapter final : public ModelAdapter {
+ public:
+  explicit ToyAdapter(std::uint64_t fingerprint) : fingerprint_(fingerprint) {}
+  std::int64_t num_bytes() const override { return 64; }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+  std::int32_t rank() const override { return 1; }
+
+ private:
+  std::uint64_t fingerprint_;
+};
+
 class FakeRunner final : public ModelRunner {
  public:
   explicit FakeRunner(const FakeRunnerOptions& options);
@@ -70,11 +82,13 @@ class FakeRunner final : public ModelRunner {
 
   std::int64_t num_steps = 0;
   std::int64_t num_tokens = 0;
-  std::int64_t num_foreign_slots = 0;  // read, but not written for that position: always a fault
+  /// Read, but not written for that position and adapter: always a fault.
+  std::int64_t num_foreign_slots = 0;
   std::int32_t max_batch_tokens = 0;
-  std::int64_t num_blind_slots = 0;  // read by a draft, but their context was never committed
-  bool fails_to_draft = false;       // draft() throws
-  bool fails_to_commit = false;      // commit_context() throws
+  std::int32_t max_batch_adapters = 0;  // different ones
+  std::int64_t num_blind_slots = 0;     // read by a draft, but their context was never committed
+  bool fails_to_draft = false;          // draft() throws
+  bool fails_to_commit = false;         // commit_context() throws
   std::int64_t num_draws = 0;
   std::int64_t num_masks_set = 0;
   std::int64_t num_drawn_drafts = 0;
@@ -85,6 +99,7 @@ class FakeRunner final : public ModelRunner {
     std::uint64_t value = 0;  // of this and, through the block table, all earlier tokens
     std::int32_t position = -1;
     std::uint64_t context = 0;  // the drafter's: `value` once committed
+    std::uint64_t adapter = 0;  // its fingerprint
   };
   /// A sequence as far as the draft in progress has come.
   struct Draft {
@@ -98,6 +113,7 @@ class FakeRunner final : public ModelRunner {
   Slot& slot(const BatchSequence& sequence, std::int32_t position) {
     return slot(sequence.block_table, position);
   }
+  void count_adapters(const Batch& batch);
   void write(const Batch& batch, const BatchSequence& sequence);
   /// What the logits were made from.
   std::uint64_t fill_logits(const Batch& batch, const BatchSequence& sequence, std::int32_t token,
