@@ -43,7 +43,8 @@ std::unique_ptr<OutputConstraint> OutputConstraint::clone() const {
 bool OutputConstraint::fill_mask(std::span<std::uint32_t> mask) {
   switch (phase_) {
     case Phase::kThinking:
-      return fill_thinking_mask(mask);
+      fill_thinking_mask(mask);
+      return true;
     case Phase::kStart:
       fill_start_mask(mask);
       return true;
@@ -51,6 +52,12 @@ bool OutputConstraint::fill_mask(std::span<std::uint32_t> mask) {
       break;
   }
   return grammar_.fill_mask(mask);
+}
+
+std::optional<TokenId> OutputConstraint::end_detour() const {
+  if (phase_ != Phase::kThinking) return std::nullopt;
+  const std::span<const TokenId> closers = vocabulary().spelling(kThinkCloser);
+  return closers.empty() ? std::nullopt : std::optional(closers.front());
 }
 
 bool OutputConstraint::may_begin(std::string_view text) const {
@@ -66,10 +73,12 @@ std::optional<std::size_t> OutputConstraint::answer_begin(std::string_view text)
   return block < closer ? block : closer + kThinkCloser.size();
 }
 
-/// A token that ends a marker and goes on must go on as the answer may begin. Few tokens can: those
-/// that start with the rest of a marker whose beginning has been written.
-bool OutputConstraint::fill_thinking_mask(std::span<std::uint32_t> mask) {
-  bool is_masked = false;
+/// Thinking is free but for two things: the run may not end in it, since the answer is still to
+/// come, and a token that ends a marker and goes on must go on as the answer may begin. Few tokens
+/// can: those that start with the rest of a marker whose beginning has been written.
+void OutputConstraint::fill_thinking_mask(std::span<std::uint32_t> mask) {
+  std::ranges::fill(mask, ~0U);
+  for (const TokenId token : vocabulary().stop_ids()) clear(mask, token);
   const auto check = [&](std::string_view marker) {
     for (std::size_t n = std::min(seen_.size(), marker.size() - 1); n > 0; --n) {
       if (!std::string_view(seen_).ends_with(marker.substr(0, n))) continue;
@@ -77,14 +86,12 @@ bool OutputConstraint::fill_thinking_mask(std::span<std::uint32_t> mask) {
         const std::string text = seen_ + std::string(vocabulary().bytes(token));
         const std::optional<std::size_t> begin = answer_begin(text);
         if (!begin || *begin == text.size() || may_begin(text.substr(*begin))) continue;
-        if (!std::exchange(is_masked, true)) std::ranges::fill(mask, ~0U);
         clear(mask, token);
       }
     }
   };
   check(kThinkCloser);
   if (tool_block_ends_thinking_) check(kToolBlock);
-  return is_masked;
 }
 
 void OutputConstraint::fill_start_mask(std::span<std::uint32_t> mask) {

@@ -33,6 +33,8 @@ class OutputConstraint {
 
   /// As TokenFilter::fill_mask().
   [[nodiscard]] bool fill_mask(std::span<std::uint32_t> mask);
+  /// As TokenFilter::end_detour(): out of the thinking, by its closer.
+  std::optional<TokenId> end_detour() const;
   void accept(TokenId token);
   /// At most as many as kMaxUndo of the last tokens.
   void rollback(std::int32_t num_tokens);
@@ -55,7 +57,7 @@ class OutputConstraint {
   OutputConstraint(const OutputConstraint& other);
   const GrammarVocabulary& vocabulary() const { return grammar_.grammar()->vocabulary(); }
 
-  [[nodiscard]] bool fill_thinking_mask(std::span<std::uint32_t> mask);
+  void fill_thinking_mask(std::span<std::uint32_t> mask);
   void fill_start_mask(std::span<std::uint32_t> mask);
   void accept_at_start(TokenId token, Undo& undo);
   void accept_in_thinking(std::string_view bytes, Undo& undo);

@@ -62,12 +62,30 @@ TEST(OutputConstraint, BeginsWhereTheThinkingEnds) {
   }
 }
 
-TEST(OutputConstraint, ThinkingIsNotMasked) {
+TEST(OutputConstraint, ThinkingIsFreeButCannotEndTheRun) {
   OutputConstraint state = constraint(ConstraintStart::kThinking);
   for (const TokenId token : tokens_of("Some <b>text</b> < 5")) {
-    EXPECT_FALSE(Masked(state).is_masked);
+    const Masked masked(state);
+    for (TokenId any = 0; any < tiny_vocab_size(); ++any) {
+      ASSERT_EQ(masked.allows(any), any != tiny_stop_id()) << any;
+    }
     state.accept(token);
   }
+}
+
+TEST(OutputConstraint, WhoWouldRatherEndIsLedOutOfTheThinkingOnly) {
+  const TokenId closer = tokens_of("</mm:think>").front();
+  OutputConstraint state = constraint(ConstraintStart::kOpen);
+  EXPECT_EQ(state.end_detour(), std::nullopt);
+  state.accept(tokens_of("<mm:think>").front());
+  EXPECT_EQ(state.end_detour(), closer);
+  for (const TokenId token : spelled("hm</mm:th")) state.accept(token);
+  EXPECT_EQ(state.end_detour(), closer);
+  state.accept(closer);
+  EXPECT_EQ(state.end_detour(), std::nullopt);
+  EXPECT_FALSE(Masked(state).allows(tiny_stop_id()));
+  state.rollback(1);
+  EXPECT_EQ(state.end_detour(), closer);
 }
 
 TEST(OutputConstraint, AToolBlockInTheThinkingIsTheAnswer) {
@@ -81,7 +99,8 @@ TEST(OutputConstraint, AToolBlockInTheThinkingIsTheAnswer) {
     OutputConstraint after(grammar, ConstraintStart::kThinking, true);
     EXPECT_TRUE(takes(after, encode("hm</mm:think>" + block + "x")));
     OutputConstraint without(grammar, ConstraintStart::kThinking, false);
-    EXPECT_TRUE(takes(without, encode("hm" + block + "y")));  // still thinking
+    EXPECT_FALSE(takes(without, encode("hm" + block + "y")));  // still thinking: no end
+    EXPECT_TRUE(takes(without, encode("</mm:think>" + block + "x")));
   }
 }
 

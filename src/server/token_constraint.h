@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "engine/sample/token_filter.h"
@@ -18,6 +19,7 @@ class TokenConstraint final : public TokenFilter {
   [[nodiscard]] bool fill_mask(std::span<std::uint32_t> mask) override {
     return constraint_->fill_mask(mask);
   }
+  std::optional<TokenId> end_detour() const override { return constraint_->end_detour(); }
   void accept(TokenId token) override { constraint_->accept(token); }
   void rollback(std::int32_t num_tokens) override { constraint_->rollback(num_tokens); }
   std::unique_ptr<TokenFilter> clone() const override {

@@ -161,6 +161,22 @@ std::optional<std::span<const std::uint32_t>> filter_mask(SampleState& state,
   return scratch.mask;
 }
 
+bool is_allowed(std::span<const std::uint32_t> mask, TokenId token) {
+  const auto id = static_cast<std::size_t>(token);
+  return (mask[id / 32] >> (id % 32) & 1U) != 0;
+}
+
+void apply_filter(const TokenFilter& filter, std::span<const std::uint32_t> mask,
+                  const SampleRules& rules, std::span<const float> raw, std::span<float> row) {
+  apply_filter_mask(mask, row);
+  const std::optional<TokenId> detour = filter.end_detour();
+  if (!detour || !is_allowed(mask, *detour)) return;
+  float& logit = row[static_cast<std::size_t>(*detour)];
+  for (const TokenId token : rules.end_ids) {
+    if (!is_allowed(mask, token)) logit = std::max(logit, raw[static_cast<std::size_t>(token)]);
+  }
+}
+
 }  // namespace
 
 SampleState::SampleState(const SampleRules& rules, std::uint32_t number,
@@ -211,7 +227,7 @@ ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, S
   const auto mask = filter_mask(state, raw.size(), scratch);
   if (mask || rules.has_masks(num_output) || state.penalties.is_active()) {
     scratch.row.assign(raw.begin(), raw.end());
-    if (mask) apply_filter_mask(*mask, scratch.row);
+    if (mask) apply_filter(*state.filter, *mask, rules, raw, scratch.row);
     apply_masks(rules, context, num_output, scratch.row);
     state.penalties.apply(scratch.row);
     row.logits = scratch.row;
@@ -220,7 +236,7 @@ ProcessedRow process_row(std::span<const float> raw, const SampleRules& rules, S
         num_output < rules.params->min_tokens) {
       // Where a grammar leaves nothing but the end, the end may come before min_tokens.
       scratch.row.assign(raw.begin(), raw.end());
-      apply_filter_mask(*mask, scratch.row);
+      apply_filter(*state.filter, *mask, rules, raw, scratch.row);
       apply_masks(rules, context, rules.params->min_tokens, scratch.row);
       state.penalties.apply(scratch.row);
       row.scan = row_kernels().scan(row.logits);

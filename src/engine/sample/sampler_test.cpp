@@ -309,6 +309,49 @@ TEST(Sampler, HonoursATokenFilter) {
   EXPECT_EQ(constrained, std::set<TokenId>{3});
 }
 
+/// Bars the tokens of `barred`, and has a way around them.
+class DetourFilter final : public TokenFilter {
+ public:
+  DetourFilter(std::vector<TokenId> barred, TokenId detour)
+      : barred_(std::move(barred)), detour_(detour) {}
+  bool fill_mask(std::span<std::uint32_t> mask) override {
+    std::ranges::fill(mask, ~0U);
+    for (const TokenId token : barred_) mask[0] &= ~(1U << token);
+    return true;
+  }
+  std::optional<TokenId> end_detour() const override { return detour_; }
+  void accept(TokenId /*token*/) override {}
+  void rollback(std::int32_t /*num_tokens*/) override {}
+  std::unique_ptr<TokenFilter> clone() const override {
+    return std::make_unique<DetourFilter>(*this);
+  }
+
+ private:
+  std::vector<TokenId> barred_;
+  TokenId detour_;
+};
+
+TEST(Sampler, WhoeverWouldEndTakesTheDetour) {
+  SamplingParams params;
+  params.temperature = 0.0F;
+  const std::vector<TokenId> ends = {4, 5};
+  const auto draw = [&](const std::vector<float>& logits, std::vector<TokenId> barred,
+                        TokenId detour) {
+    return draw_next(logits, params, {0}, {}, ends, 0,
+                     std::make_unique<DetourFilter>(std::move(barred), detour))
+        .token;
+  };
+  EXPECT_EQ(draw({0, 3, 1, 2, 5, 4}, {4, 5}, 2), 2);     // the end is likeliest
+  EXPECT_EQ(draw({0, 6, 1, 2, 5, 4}, {4, 5}, 2), 1);     // thinking on is
+  EXPECT_EQ(draw({0, 3, 7, 2, 5, 4}, {4, 5}, 2), 2);     // the detour itself is
+  EXPECT_EQ(draw({0, 3, 1, 2, 5, 4}, {5}, 2), 4);        // this end may come
+  EXPECT_EQ(draw({0, 3, 1, 2, 5, 4}, {2, 4, 5}, 2), 1);  // barred, it is no detour
+  EXPECT_EQ(draw({0, 3, 1, 9, 2, 1}, {3, 4, 5}, 2), 1);  // 3 ends nothing
+  params.min_tokens = 5;                                 // holds ends back, not the way on
+  params.max_tokens = 9;
+  EXPECT_EQ(draw({0, 3, 1, 2, 5, 4}, {4, 5}, 2), 2);
+}
+
 TEST(Sampler, MatchesTheSortedReferenceOnALargeVocabulary) {
   constexpr std::size_t kVocab = 200064;
   for (const float scale : {0.01F, 1.0F, 4.0F}) {

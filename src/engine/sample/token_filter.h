@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/strong_id.h"
@@ -21,6 +22,11 @@ class TokenFilter {
   /// ceil(vocab_size / 32) words, all of which are written. False: every token may come, `mask` is
   /// untouched (free text before the constrained part). End tokens are bits like all others.
   [[nodiscard]] virtual bool fill_mask(std::span<std::uint32_t> mask) = 0;
+
+  /// Where the run may not end: the token that leads on to where it may. A model that would rather
+  /// end gets there: the token's logit becomes that of the likeliest end token that the mask bars,
+  /// if that is higher. None: logits stay what they are. Asked where fill_mask() would be.
+  virtual std::optional<TokenId> end_detour() const { return std::nullopt; }
 
   /// The token was emitted. Tokens outside the mask never reach it.
   virtual void accept(TokenId token) = 0;
