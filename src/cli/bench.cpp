@@ -370,6 +370,7 @@ int run_bench(const Words& words) {
   }
   add_engine_flags(set, flags.engine);
   add_foreign_engine_flags(set);
+  add_foreign_lora_flags(set);
   if (!set.parse(Words(words.begin() + 1, words.end()))) return 0;
   init_log(flags.engine.log_level);
   check_engine_flags(flags.engine);

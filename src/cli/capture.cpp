@@ -175,6 +175,7 @@ int run_capture(const Words& words) {
                "Layers after which the residual stream is kept; none: the texts alone");
   add_engine_flags(set, flags.engine);
   add_foreign_engine_flags(set);
+  add_foreign_lora_flags(set);
   if (!set.parse(words)) return 0;
   init_log(flags.engine.log_level);
   check_engine_flags(flags.engine);

@@ -245,6 +245,7 @@ std::vector<std::string> check_engine_flags(const EngineFlags& flags) {
   check_attention_config(flags, notes);
   check_parallel_sizes(flags, notes);
   check_speculative_config(flags);
+  (void)lora_settings(flags.lora);
   check_quantization_config(flags, notes);
   if (flags.gpu_memory_utilization < 0 || flags.gpu_memory_utilization > 1) {
     throw UsageError(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/flag_set.h"
+#include "cli/lora_flags.h"
 
 namespace winnow::cli {
 
@@ -51,6 +52,7 @@ struct EngineFlags {
   bool benchmark_mode = false;
   Json quantization_config = Json::object();
   std::string log_level = "info";
+  LoraFlags lora;
 
   /// The folder, from the positional word or --model. Throws UsageError when there is none or two.
   std::string model_folder() const;

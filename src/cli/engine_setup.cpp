@@ -152,6 +152,18 @@ std::vector<TokenId> find_banned_tokens(const Tokenizer& tokenizer, std::int32_t
   return out;
 }
 
+/// Tells at start what every later load would: who takes no adapters does not look at the folder.
+void check_takes_adapters(Decoder& decoder, const AdapterLimits& limits) {
+  try {
+    (void)decoder.load_adapter({}, limits);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("adapters (LoRA): the backend {} takes none", decoder.backend().name),
+                "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<EngineSetup> load_engine(const EngineFlags& flags) {
@@ -253,6 +265,11 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
     facts_.num_speculative_tokens = engine.speculation.num_drafts;
     facts_.is_acceptance_synthetic = speculation->config.is_synthetic();
   }
+  facts_.lora = lora_settings(flags.lora);
+  if (facts_.lora) {
+    open_adapters();
+    engine.max_adapters = facts_.lora->max_loras;
+  }
   facts_.row_bytes = decoder.cache_layout().row_bytes();
   engine.max_num_batched_tokens = options.max_num_batched_tokens;
   facts_.pool = plan_pool(flags, config, decoder.cache_layout(), engine, *decoder.memory());
@@ -298,6 +315,27 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Before the KV pool takes what memory is left.
+void EngineSetup::open_adapters() {
+  Decoder& decoder = *model_->decoder;
+  const AdapterLimits limits{.max_rank = facts_.lora->max_rank};
+  check_takes_adapters(decoder, limits);
+  adapters_ = std::make_unique<server::AdapterRegistry>(
+      [&decoder, limits](const std::filesystem::path& folder) {
+        return decoder.load_adapter(folder, limits);
+      },
+      facts_.lora->max_loaded);
+  for (const LoraModule& module : facts_.lora->modules) {
+    try {
+      (void)adapters_->load(
+          {.name = module.name, .path = module.path, .base_model = module.base_model});
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("adapter '{}': {}", module.name, error.what()),
+                  error.hint());
+    }
+  }
+}
+
 EngineSetup::~EngineSetup() {
   client_.reset();
   engine_.reset();
@@ -325,6 +363,7 @@ server::ServingModel EngineSetup::serving_model(std::vector<std::string> names) 
   model.grammars = grammars_.get();
   model.chat_template = renderer_.get();
   model.engine = client_.get();
+  model.adapters = adapters_.get();
   return model;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/pool_size.h"
 #include "grammar/grammar_compiler.h"
 #include "model/decoder_options.h"
+#include "server/adapters/adapter_registry.h"
 #include "server/generation.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -36,6 +37,7 @@ struct EngineFacts {
   std::int64_t drafter_bytes = 0;
   std::int32_t num_speculative_tokens = 0;
   bool is_acceptance_synthetic = false;
+  std::optional<LoraSettings> lora;  // none: no adapters
   PoolSize pool;
   std::int32_t max_num_seqs = 0, max_num_batched_tokens = 0;
   int num_threads = 0;
@@ -61,11 +63,14 @@ class EngineSetup {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const EngineFacts& facts() const { return facts_; }
   std::int32_t vocab_size() const { return vocab_size_; }
+  server::AdapterRegistry* adapters() { return adapters_.get(); }  // null: none
 
   /// What the server and the terminal verbs work with. `names` may be filled in later.
   server::ServingModel serving_model(std::vector<std::string> names) const;
 
  private:
+  void open_adapters();
+
   EngineFacts facts_;
   std::int32_t vocab_size_ = 0;
   std::filesystem::path folder_;
@@ -75,7 +80,8 @@ class EngineSetup {
   std::unique_ptr<GrammarCompiler> grammars_;
   std::unique_ptr<server::ChatRenderer> renderer_;  // null: the checkpoint has no template
   std::unique_ptr<LoadedModel> model_;
-  std::unique_ptr<LoadedDrafter> drafter_;  // null: none
+  std::unique_ptr<LoadedDrafter> drafter_;             // null: none
+  std::unique_ptr<server::AdapterRegistry> adapters_;  // null: none
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<server::EngineClient> client_;
 };

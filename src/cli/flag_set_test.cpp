@@ -31,6 +31,7 @@ Parsed parse_only(const std::vector<std::string>& words,
   Parsed out;
   FlagSet set("serve");
   add_engine_flags(set, out.engine);
+  add_lora_flags(set, out.engine.lora);
   add_server_flags(set, out.server);
   add_foreign_engine_flags(set);
   add_foreign_server_flags(set);
@@ -138,8 +139,8 @@ TEST(Flags, ForeignFlagsNoteOrRefuse) {
   const Parsed parsed = parse({"m", "--trust-remote-code", "--dtype", "bfloat16", "--swap-space",
                                "4", "-O", R"({"level":3})", "--no-enable-chunked-prefill"});
   EXPECT_EQ(parsed.notes.size(), 5U);
-  EXPECT_THROW(parse({"m", "--enable-lora"}), Error);
-  EXPECT_NO_THROW(parse({"m", "--no-enable-lora"}));
+  EXPECT_THROW(parse({"m", "--enable-sleep-mode"}), Error);
+  EXPECT_NO_THROW(parse({"m", "--no-enable-sleep-mode"}));
   EXPECT_NO_THROW(parse({"m", "--load-format", "safetensors"}));
   EXPECT_THROW(parse({"m", "--load-format", "dummy"}), Error);
 }

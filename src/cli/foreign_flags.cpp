@@ -98,12 +98,6 @@ void add_foreign_engine_flags(FlagSet& set) {
     const char* why;
     const char* harmless;
   } kRefused[] = {
-      {"enable-lora", Kind::kSwitch, kLater, ""},
-      {"lora-modules", Kind::kList, kLater, ""},
-      {"max-loras", Kind::kValue, kLater, ""},
-      {"max-lora-rank", Kind::kValue, kLater, ""},
-      {"max-cpu-loras", Kind::kValue, kLater, ""},
-      {"fully-sharded-loras", Kind::kSwitch, kLater, ""},
       {"kv-transfer-config", Kind::kJson, kLater, ""},
       {"kv-events-config", Kind::kJson, kLater, ""},
       {"ec-transfer-config", Kind::kJson, kLater, ""},

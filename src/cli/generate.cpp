@@ -55,6 +55,7 @@ int run_generate(const Words& words) {
   set.add_switch("json", as_json, "Print one JSON object instead of the text");
   add_sampling_flags(set, sampling);
   add_engine_flags(set, engine_flags);
+  add_terminal_lora_flag(set, engine_flags.lora);
   add_foreign_engine_flags(set);
   if (!set.parse(words)) return 0;
   init_log(engine_flags.log_level);

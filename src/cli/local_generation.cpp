@@ -29,17 +29,14 @@ server::GenerationPlan make_plan(const server::ServingModel& model, const Json& 
     plan.prompts.push_back(server::prepare_chat_prompt(request, model, policy));
     plan.fields = std::move(request.generation);
   }
+  if (model.adapters != nullptr) plan.fields.model = kTerminalAdapter;
   server::complete_plan(plan, model, policy, {});
   return plan;
 }
 
 GenerationRequest make_request(const server::GenerationPlan& plan) {
-  GenerationRequest request;
-  request.prompt = plan.prompts.front().tokens;
-  request.sampling = plan.fields.sampling;
+  GenerationRequest request = server::engine_request(plan, 0);
   request.sampling.n = 1;
-  request.sampling.bad_words = plan.bad_words;
-  request.token_filter = plan.token_filter;
   return request;
 }
 

@@ -81,6 +81,13 @@ void print_table(const EngineFacts& facts, const server::ServingModel& model,
     row("drafter",
         fmt::format("{} · {} of weights", facts.speculation, gigabytes(facts.drafter_bytes)));
   }
+  if (facts.lora) {
+    const server::AdapterTotals totals = model.adapters->totals();
+    row("adapters",
+        fmt::format("{} loaded, {} · at most {}, {} in a step, rank up to {}", totals.num_adapters,
+                    gigabytes(totals.num_bytes), facts.lora->max_loaded, facts.lora->max_loras,
+                    facts.lora->max_rank));
+  }
   row("pool", fmt::format("{} in {} blocks of {} tokens", gigabytes(facts.pool.num_bytes),
                           with_commas(facts.pool.num_blocks), facts.block_tokens));
   if (!facts.device_memory.empty()) {
@@ -212,6 +219,8 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
   app_options.echo_request_id = server_flags.enable_request_id_headers;
   app_options.log_access = server_flags.access_log && !server_flags.disable_access_log;
   app_options.serve_page = server_flags.page;
+  app_options.has_adapters = engine_flags.lora.enable_lora;
+  app_options.may_change_adapters = !keys.empty() || is_local_only(server_flags);
   app_options.version = {{"version", kVersion}};
   server::App app(std::move(app_options));
   StopSignal stop([&app] {
@@ -244,6 +253,7 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
     if (engine_flags.model_folder() != model.root) names.push_back(engine_flags.model_folder());
   }
   model.names = std::move(names);
+  if (model.adapters != nullptr) model.adapters->set_model_names(model.names);
   model.token_cache = &token_cache;
   model.num_encode_threads = num_encode_threads;
   const EngineFacts& facts = setup->facts();
@@ -255,7 +265,8 @@ int serve(const EngineFlags& engine_flags, const ServerFlags& server_flags) {
                              .max_model_len = model.max_model_len,
                              .cache_config = cache_config_labels(facts),
                              .num_speculative_tokens = facts.num_speculative_tokens,
-                             .is_acceptance_synthetic = facts.is_acceptance_synthetic});
+                             .is_acceptance_synthetic = facts.is_acceptance_synthetic,
+                             .max_adapters = facts.lora ? facts.lora->max_loras : 0});
   observer.set(metrics.get());
   Json version{{"version", kVersion},
                {"backend", facts.backend},
@@ -300,6 +311,7 @@ int run_serve(const Words& words) {
   EngineFlags engine_flags;
   ServerFlags server_flags;
   add_engine_flags(set, engine_flags);
+  add_lora_flags(set, engine_flags.lora);
   add_server_flags(set, server_flags);
   add_foreign_engine_flags(set);
   add_foreign_server_flags(set);

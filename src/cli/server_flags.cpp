@@ -163,6 +163,11 @@ std::vector<std::string> collect_api_keys(const ServerFlags& flags) {
   return keys;
 }
 
+bool is_local_only(const ServerFlags& flags) {
+  return !flags.uds.empty() || flags.host.empty() || flags.host == "localhost" ||
+         flags.host == "::1" || flags.host.starts_with("127.");
+}
+
 server::HttpOptions http_options(const ServerFlags& flags, bool has_keys) {
   server::HttpOptions options;
   options.host = !flags.host.empty() ? flags.host : has_keys ? "0.0.0.0" : "127.0.0.1";

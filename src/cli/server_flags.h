@@ -54,6 +54,8 @@ void add_server_flags(FlagSet& set, ServerFlags& flags);
 std::vector<std::string> check_server_flags(const ServerFlags& flags);
 
 server::HttpOptions http_options(const ServerFlags& flags, bool has_keys);
+/// Nobody but this machine can connect: a loopback address, or a Unix socket.
+bool is_local_only(const ServerFlags& flags);
 /// Keys of flags, file and environment together.
 std::vector<std::string> collect_api_keys(const ServerFlags& flags);
 server::RequestPolicy request_policy(const ServerFlags& flags, const EngineFlags& engine);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "server/adapters/routes.h"
 #include "server/anthropic/error_form.h"
 #include "server/anthropic/routes.h"
 #include "server/error_body.h"
@@ -42,6 +43,9 @@ std::string_view absent_route(std::string_view path) {
   }
   if (path == "/responses" || path == "/messages") return "the route is below /v1";
   if (path.starts_with("/v1/messages/batches")) return "batches are not served";
+  if (path == "/v1/load_lora_adapter" || path == "/v1/unload_lora_adapter") {
+    return "adapters are off; start the server with --enable-lora";
+  }
   return {};
 }
 
@@ -90,11 +94,15 @@ struct App::Route {
     kMessages,
     kCountTokens,
     kResponses,
-    kResponse
+    kResponse,
+    kLoadAdapter,
+    kUnloadAdapter
   } kind;
   bool needs_model = false;
   bool is_inference = false;  // refused while draining
   bool is_prefix = false;     // an id or a name follows
+
+  bool changes_adapters() const { return kind == kLoadAdapter || kind == kUnloadAdapter; }
 
   bool takes(std::string_view asked) const {
     const std::string_view wanted = asked == "HEAD" ? "GET" : asked;
@@ -132,6 +140,8 @@ const std::vector<App::Route>& App::routes() {
       {"POST", "/v1/messages/count_tokens", Route::kCountTokens, true},
       {"POST", "/v1/responses", Route::kResponses, true, true},
       {"GET|POST|DELETE", "/v1/responses/", Route::kResponse, true, false, true},
+      {"POST", "/v1/load_lora_adapter", Route::kLoadAdapter, true, true},
+      {"POST", "/v1/unload_lora_adapter", Route::kUnloadAdapter, true, true},
   };
   return table;
 }
@@ -169,6 +179,7 @@ std::string App::local_path(const std::string& path) const {
 const App::Route* App::find_route(std::string_view path) const {
   for (const Route& route : routes()) {
     if (route.kind == Route::kPage && !options_.serve_page) continue;
+    if (route.changes_adapters() && !options_.has_adapters) continue;
     if (route.is_prefix ? path.starts_with(route.path) && path.size() > route.path.size()
                         : path == route.path) {
       return &route;
@@ -208,6 +219,11 @@ std::optional<HttpResponse> App::answer_to_head(const HttpRequest& head,
     return error_response(404, why.empty()
                                    ? fmt::format("no route {} {}", head.method, path.substr(0, 128))
                                    : fmt::format("{}: {}", path.substr(0, 128), why));
+  }
+  if (route->changes_adapters() && !options_.may_change_adapters) {
+    return error_response(403,
+                          "adapters are loaded and unloaded only with an API key set, or on a "
+                          "loopback address or a Unix socket");
   }
   if (!route->takes(head.method)) {
     HttpResponse response = error_response(
@@ -296,8 +312,10 @@ HttpReply App::handle(HttpRequest request) {
       HttpResponse response{.content_type = std::string(kMetricsType)};
       if (model != nullptr) {
         const TokenCache* tokens = model->token_cache;
+        const AdapterRegistry* adapters = model->adapters;
         response.body = metrics->text(model->engine->stats(),
-                                      tokens != nullptr ? tokens->stats() : TokenCacheStats{});
+                                      tokens != nullptr ? tokens->stats() : TokenCacheStats{},
+                                      adapters != nullptr ? adapters->totals() : AdapterTotals{});
       }
       return response;
     }
@@ -306,7 +324,8 @@ HttpReply App::handle(HttpRequest request) {
                              .metrics = metrics,
                              .num_in_flight = &num_in_flight_,
                              .is_stopping = &is_stopping_};
-    const RouteContext context{*model, options_.policy, reply, responses_, background_};
+    const RouteContext context{*model,     options_.policy, reply,
+                               responses_, background_,     adapter_loads_};
     switch (route->kind) {
       case Route::kModels:
         return list_models(context);
@@ -328,6 +347,10 @@ HttpReply App::handle(HttpRequest request) {
         return create_response(request, context);
       case Route::kResponse:
         return stored_response(request, path.substr(route->path.size()), context);
+      case Route::kLoadAdapter:
+        return load_adapter(request, context);
+      case Route::kUnloadAdapter:
+        return unload_adapter(request, context);
       default:
         break;
     }

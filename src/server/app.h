@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/adapters/adapter_loads.h"
 #include "server/api_keys.h"
 #include "server/cors.h"
 #include "server/generation.h"
@@ -29,6 +30,8 @@ struct AppOptions {
   bool echo_request_id = true;
   bool log_access = true;
   bool serve_page = true;
+  bool has_adapters = false;         // the routes that load and unload them exist
+  bool may_change_adapters = false;  // and do it
   ResponseStoreLimits response_store;
   Json version;  // body of /version until the model is there
 };
@@ -46,8 +49,11 @@ class App final : public HttpHandler {
   void start_draining();
   /// From here on an aborted generation tells its client that the server shuts down.
   void start_stopping() { is_stopping_ = true; }
-  /// Ends responses that run in the background; before the engine goes.
-  void stop_background() { background_.stop(); }
+  /// Ends responses that run in the background, and loads; before the engine goes.
+  void stop_background() {
+    background_.stop();
+    adapter_loads_.stop();
+  }
   void set_broken();
   ServerState state() const;
   std::int64_t num_in_flight() const { return num_in_flight_; }
@@ -80,6 +86,7 @@ class App final : public HttpHandler {
   Cors cors_;
   ResponseStore responses_;
   BackgroundReplies background_;
+  AdapterLoads adapter_loads_;
   std::atomic<ServerState> state_{ServerState::kLoading};
   std::atomic<int> loading_percent_{0};
   std::atomic<std::int64_t> num_in_flight_{0};

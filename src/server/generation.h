@@ -21,6 +21,8 @@ class Tokenizer;
 
 namespace winnow::server {
 
+class AdapterRegistry;
+
 class EngineClient {
  public:
   virtual ~EngineClient() = default;
@@ -77,6 +79,7 @@ struct ServingModel {
   int num_encode_threads = 1;           // may encode a long prompt together
   const ChatRenderer* chat_template = nullptr;  // none: chat is refused
   EngineClient* engine = nullptr;
+  AdapterRegistry* adapters = nullptr;  // further models by name; none: the server has none
 };
 
 }  // namespace winnow::server

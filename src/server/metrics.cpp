@@ -1,5 +1,7 @@
 #include "server/metrics.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <prometheus/counter.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
@@ -66,6 +68,7 @@ struct ServerMetrics::Impl {
         .Add(cache)
         .Set(1);
     if (options.num_speculative_tokens > 0) add_drafts(options);
+    if (options.max_adapters > 0) add_adapters(options);
     for (const char* reason : {"stop", "length", "abort", "error"}) {
       finished[reason] = &finished_family.Add(with("finished_reason", reason));
     }
@@ -104,6 +107,35 @@ struct ServerMetrics::Impl {
     if (stats.num_drafts == 0) return;
     acceptance_length->Set(1.0 + static_cast<double>(stats.accepted_tokens) /
                                      static_cast<double>(stats.num_drafts));
+  }
+
+  void add_adapters(const MetricsOptions& options) {
+    max_adapters = std::to_string(options.max_adapters);
+    adapter_requests = &prometheus::BuildGauge()
+                            .Name("vllm:lora_requests_info")
+                            .Help("Adapters with requests, as labels; the time they were read.")
+                            .Register(registry);
+    num_adapters = &gauge("winnow:lora_adapters", "Adapters that requests can name.");
+    adapter_bytes = &gauge("winnow:lora_adapter_bytes", "Memory of these adapters, in bytes.");
+  }
+
+  /// The state is in the labels: what was said before is taken back.
+  void follow_adapters(const EngineStats& stats, const AdapterTotals& totals) {
+    if (adapter_requests == nullptr) return;
+    num_adapters->Set(static_cast<double>(totals.num_adapters));
+    adapter_bytes->Set(static_cast<double>(totals.num_bytes));
+    std::vector<std::string> running_names, waiting_names;
+    for (const auto& [name, load] : stats.adapters) {
+      if (load.num_running > 0) running_names.push_back(name);
+      if (load.num_waiting > 0) waiting_names.push_back(name);
+    }
+    Labels state = labels;
+    state["max_lora"] = max_adapters;
+    state["running_lora_adapters"] = fmt::format("{}", fmt::join(running_names, ","));
+    state["waiting_lora_adapters"] = fmt::format("{}", fmt::join(waiting_names, ","));
+    if (adapter_state != nullptr) adapter_requests->Remove(adapter_state);
+    adapter_state = &adapter_requests->Add(state);
+    adapter_state->SetToCurrentTime();
   }
 
   Labels with(const std::string& name, const std::string& value) const {
@@ -183,6 +215,9 @@ struct ServerMetrics::Impl {
   Counter *num_drafts = nullptr, *draft_tokens = nullptr, *accepted_drafts = nullptr;
   std::vector<Counter*> accepted_by_position;
   Gauge* acceptance_length = nullptr;
+  std::string max_adapters;
+  prometheus::Family<Gauge>* adapter_requests = nullptr;  // null: there are no adapters
+  Gauge *adapter_state = nullptr, *num_adapters = nullptr, *adapter_bytes = nullptr;
 
   Histogram& first_token = histogram("vllm:time_to_first_token_seconds",
                                      "From arrival to the first token.", kFirstTokenBuckets);
@@ -296,7 +331,8 @@ void ServerMetrics::on_http_response(std::string_view method, std::string_view r
       .Increment();
 }
 
-std::string ServerMetrics::text(const EngineStats& stats, const TokenCacheStats& tokens) {
+std::string ServerMetrics::text(const EngineStats& stats, const TokenCacheStats& tokens,
+                                const AdapterTotals& adapters) {
   Impl& m = *impl_;
   m.running.Set(static_cast<double>(stats.num_running));
   m.waiting.Set(static_cast<double>(stats.num_waiting));
@@ -322,6 +358,7 @@ std::string ServerMetrics::text(const EngineStats& stats, const TokenCacheStats&
   follow(m.steps, stats.num_steps);
   follow(m.failed_steps, stats.num_failed_steps);
   m.follow_drafts(stats);
+  m.follow_adapters(stats, adapters);
   follow(m.from_cache, stats.cached_tokens);
   follow(m.from_compute, stats.prompt_tokens - stats.cached_tokens);
   return prometheus::TextSerializer().Serialize(m.registry.Collect());

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/engine.h"
+#include "server/adapters/adapter_registry.h"
 #include "text/token_cache.h"
 
 namespace winnow::server {
@@ -19,6 +20,7 @@ struct MetricsOptions {
   std::map<std::string, std::string> cache_config;  // labels of vllm:cache_config_info
   std::int32_t num_speculative_tokens = 0;          // 0: nothing is drafted, nor counted
   bool is_acceptance_synthetic = false;
+  std::int32_t max_adapters = 0;  // in one step; 0: the server has none, and tells of none
 };
 
 /// What the histograms need to know about a request besides its RequestStats.
@@ -42,9 +44,9 @@ class ServerMetrics final : public StepObserver {
   void on_rejected(SubmitRefusal refusal);
   void on_http_response(std::string_view method, std::string_view route, int status);
 
-  /// Prometheus text 0.0.4, with the gauges and counters of `stats` and `tokens` brought up to
-  /// date.
-  std::string text(const EngineStats& stats, const TokenCacheStats& tokens = {});
+  /// Prometheus text 0.0.4, with the gauges and counters of what is given brought up to date.
+  std::string text(const EngineStats& stats, const TokenCacheStats& tokens = {},
+                   const AdapterTotals& adapters = {});
 
  private:
   struct Impl;

@@ -69,6 +69,8 @@ def test_the_announced_model_name_says_how_to_get_it():
         (["serve", "x", "--kv-cache-dtype", "fp8_e5m2"], "fp8_e5m2"),
         (["serve", "x", "--attention-config", "{"], "is not a JSON object"),
         (["serve", "x", "--attention-config.nothing", "1"], "unknown member"),
+        (["serve", "x", "--lora-modules", "a=b"], "needs --enable-lora"),
+        (["serve", "x", "--enable-lora", "--max-lora-rank", "24"], "is not one of 1, 8, 16"),
         (["serve", "x", "--port", "http"], "is not an integer"),
         (["serve", "x", "--port"], "needs a value"),
         (["sreve", "x"], "did you mean serve"),
@@ -90,7 +92,7 @@ def test_usage_errors_exit_with_2(words, message):
         (["-tp", "4"], "--tensor-parallel-size 4: needs 4 devices"),
         (["-pp", "2"], "--pipeline-parallel-size 2: needs 2 devices"),
         (["--data-parallel-size", "2"], "--data-parallel-size 2: needs 2 devices"),
-        (["--enable-lora"], "--enable-lora"),
+        (["--enable-sleep-mode"], "--enable-sleep-mode"),
         (["--ssl-keyfile", "k"], "proxy"),
     ],
 )

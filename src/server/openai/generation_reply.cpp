@@ -168,16 +168,7 @@ class GenerationReply final : public PendingReply {
     auto side = std::make_shared<EngineSide>(
         inbox_, context_.metrics, prompt,
         RequestShape{.n = sampling.n, .max_tokens = sampling.max_tokens});
-    GenerationRequest request;
-    request.prompt = plan_.prompts[static_cast<std::size_t>(prompt)].tokens;
-    request.sampling = sampling;
-    request.sampling.bad_words = plan_.bad_words;
-    request.num_block_selections = plan_.fields.num_block_selections;
-    request.priority = plan_.fields.priority;
-    request.cache_salt = plan_.fields.cache_salt;
-    request.fairness_key = plan_.fairness_key;
-    request.deadline = plan_.deadline;
-    request.token_filter = plan_.token_filter;
+    GenerationRequest request = engine_request(plan_, static_cast<std::size_t>(prompt));
     request.on_update = [side](OutputUpdate&& update) { side->on_update(std::move(update)); };
     request.on_done = [side](const RequestStats& stats) { side->on_done(stats); };
     const Engine::Submitted submitted = context_.model->engine->submit(std::move(request));
@@ -320,6 +311,24 @@ class GenerationReply final : public PendingReply {
 };
 
 }  // namespace
+
+GenerationRequest engine_request(const GenerationPlan& plan, std::size_t prompt) {
+  GenerationRequest request;
+  request.prompt = plan.prompts[prompt].tokens;
+  request.sampling = plan.fields.sampling;
+  request.sampling.bad_words = plan.bad_words;
+  request.num_block_selections = plan.fields.num_block_selections;
+  request.priority = plan.fields.priority;
+  request.cache_salt = plan.fields.cache_salt;
+  if (plan.adapter != nullptr) {
+    request.adapter = plan.adapter->weights;
+    request.adapter_name = plan.adapter->name;
+  }
+  request.fairness_key = plan.fairness_key;
+  request.deadline = plan.deadline;
+  request.token_filter = plan.token_filter;
+  return request;
+}
 
 std::shared_ptr<PendingReply> start_generation(GenerationPlan plan, const ReplyContext& context) {
   auto reply = std::make_shared<GenerationReply>(std::move(plan), context);

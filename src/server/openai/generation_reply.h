@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/adapters/adapter_registry.h"
 #include "server/choice_output.h"
 #include "server/generation.h"
 #include "server/http_message.h"
@@ -28,12 +29,16 @@ struct GenerationPlan {
   std::vector<PreparedPrompt> prompts;
   std::vector<std::vector<TokenId>> bad_words;
   std::shared_ptr<const TokenFilter> token_filter;  // start state; null: any text
+  std::shared_ptr<const ServedAdapter> adapter;     // that the model's name picked; null: none
   std::string fairness_key;
   std::optional<Clock::time_point> deadline;
   std::unique_ptr<ReplyFormat> format;
   bool cached_tokens_in_usage = true;
   std::string trace_id;  // of the caller's trace, for the log
 };
+
+/// What the engine is asked for one of the plan's prompts, but for the callbacks.
+GenerationRequest engine_request(const GenerationPlan& plan, std::size_t prompt);
 
 /// What a reply needs of the server; all of it outlives the reply.
 struct ReplyContext {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxIdLength = 128;
 constexpr int kMaxTimeoutMs = 24 * 3600 * 1000;
+constexpr std::size_t kMaxListedAdapters = 16;
 
 std::string joined(const std::vector<TextSegment>& segments) {
   std::string out;
@@ -234,6 +235,7 @@ PreparedPrompt prepare_raw_prompt(const RawPrompt& raw, const GenerationFields& 
 void complete_plan(GenerationPlan& plan, const ServingModel& model, const RequestPolicy& policy,
                    const HttpRequest& http) {
   GenerationFields& fields = plan.fields;
+  plan.adapter = find_model(fields.model, model);
   std::size_t longest = 0;
   for (PreparedPrompt& prompt : plan.prompts) {
     truncate(prompt.tokens, fields, model);
@@ -280,13 +282,25 @@ std::string make_response_id(const char* prefix, const GenerationFields& fields,
   return prefix + id;
 }
 
-void check_model_name(const std::string& name, const ServingModel& model) {
-  if (name.empty()) return;
-  if (std::find(model.names.begin(), model.names.end(), name) != model.names.end()) return;
+std::shared_ptr<const ServedAdapter> find_model(const std::string& name,
+                                                const ServingModel& model) {
+  if (name.empty() || std::ranges::find(model.names, name) != model.names.end()) return nullptr;
+  std::vector<std::string> served = model.names;
+  if (model.adapters != nullptr) {
+    if (auto adapter = model.adapters->find(name)) return adapter;
+    for (const auto& adapter : model.adapters->list()) {
+      if (served.size() == model.names.size() + kMaxListedAdapters) break;
+      served.push_back(adapter->name);
+    }
+  }
   throw Error(ErrorCode::kNotFound,
               fmt::format("the model '{}' does not exist; served: {}", name.substr(0, 128),
-                          fmt::join(model.names, ", ")),
+                          fmt::join(served, ", ")),
               {}, "model");
+}
+
+void check_model_name(const std::string& name, const ServingModel& model) {
+  (void)find_model(name, model);
 }
 
 ReplyHeader make_header(const GenerationFields& fields, const ServingModel& model,

@@ -6,6 +6,7 @@
 
 namespace winnow::server {
 
+class AdapterLoads;
 class BackgroundReplies;
 class ResponseStore;
 
@@ -15,6 +16,7 @@ struct RouteContext {
   const ReplyContext& reply;
   ResponseStore& responses;
   BackgroundReplies& background;
+  AdapterLoads& adapter_loads;
 };
 
 HttpReply chat_completions(const HttpRequest& request, const RouteContext& context);

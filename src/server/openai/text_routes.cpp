@@ -22,11 +22,13 @@ std::string utc_time(std::int64_t seconds) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-Json model_card(const std::string& name, const ServingModel& model) {
+/// `adapter` null: of the model itself, under one of its names.
+Json model_card(const std::string& name, const ServingModel& model, const ServedAdapter* adapter) {
+  const std::int64_t created = adapter != nullptr ? adapter->created : model.created;
   Json permission;
   permission["id"] = "modelperm-" + name;
   permission["object"] = "model_permission";
-  permission["created"] = model.created;
+  permission["created"] = created;
   permission["allow_create_engine"] = false;
   permission["allow_sampling"] = true;
   permission["allow_logprobs"] = true;
@@ -39,16 +41,20 @@ Json model_card(const std::string& name, const ServingModel& model) {
   Json card;
   card["id"] = name;
   card["object"] = "model";
-  card["created"] = model.created;
+  card["created"] = created;
   card["owned_by"] = "winnow";
   card["root"] = model.root;
   card["parent"] = nullptr;
+  if (adapter != nullptr) {
+    card["root"] = adapter->path;
+    card["parent"] = adapter->base_model.empty() ? model.names.front() : adapter->base_model;
+  }
   card["max_model_len"] = model.max_model_len;
   card["permission"] = Json::array({std::move(permission)});
   // What Anthropic's clients read.
   card["type"] = "model";
   card["display_name"] = name;
-  card["created_at"] = utc_time(model.created);
+  card["created_at"] = utc_time(created);
   return card;
 }
 
@@ -110,18 +116,25 @@ HttpReply list_models(const RouteContext& context) {
   out["object"] = "list";
   out["data"] = Json::array();
   for (const std::string& name : context.model.names) {
-    out["data"].push_back(model_card(name, context.model));
+    out["data"].push_back(model_card(name, context.model, nullptr));
+  }
+  if (context.model.adapters != nullptr) {
+    for (const auto& adapter : context.model.adapters->list()) {
+      out["data"].push_back(model_card(adapter->name, context.model, adapter.get()));
+    }
   }
   out["has_more"] = false;
-  out["first_id"] = context.model.names.front();
-  out["last_id"] = context.model.names.back();
+  const Json first = out["data"].front()["id"];
+  const Json last = out["data"].back()["id"];
+  out["first_id"] = first;
+  out["last_id"] = last;
   return json_response(out);
 }
 
 HttpReply get_model(const std::string& name, const RouteContext& context) {
   if (name.empty()) throw Error(ErrorCode::kNotFound, "no model name in the path");
-  check_model_name(name, context.model);
-  return json_response(model_card(name, context.model));
+  const auto adapter = find_model(name, context.model);
+  return json_response(model_card(name, context.model, adapter.get()));
 }
 
 }  // namespace winnow::server

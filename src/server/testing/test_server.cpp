@@ -101,6 +101,7 @@ TestServer::TestServer(TestServerOptions options)
   model_.grammars = grammars_.get();
   model_.chat_template = &renderer_;
   model_.engine = engine_.get();
+  model_.adapters = options.adapters;
   metrics_ = std::make_unique<ServerMetrics>(MetricsOptions{
       .model_name = "test-model", .max_model_len = 4096, .cache_config = {{"block_size", "128"}}});
   options.app.log_access = false;

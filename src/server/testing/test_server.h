@@ -36,6 +36,7 @@ struct TestServerOptions {
   AppOptions app;
   HttpOptions http;
   GenerationDefaults defaults;
+  AdapterRegistry* adapters = nullptr;  // outlives the server
   bool is_ready = true;
 };
 
