@@ -7,6 +7,18 @@
 
 namespace winnow {
 
+namespace {
+
+/// Those of `sorted` whose key is `key`. Not equal_range: clang 14, which builds the fuzzers,
+/// refuses the subrange of GCC's library.
+template <typename F>
+std::span<const TokenId> of_key(std::span<const TokenId> sorted, std::string_view key, F key_of) {
+  return {std::ranges::lower_bound(sorted, key, {}, key_of),
+          std::ranges::upper_bound(sorted, key, {}, key_of)};
+}
+
+}  // namespace
+
 GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, std::int32_t vocab_size,
                                      std::vector<TokenId> stop_ids)
     : tokenizer_(&tokenizer), size_(vocab_size), stop_ids_(std::move(stop_ids)) {
@@ -36,15 +48,12 @@ std::vector<std::string> GrammarVocabulary::texts(bool with_markers) const {
 }
 
 std::span<const TokenId> GrammarVocabulary::starting_with(std::string_view prefix) const {
-  const auto head = [&](TokenId token) { return bytes(token).substr(0, prefix.size()); };
-  const auto found = std::ranges::equal_range(by_bytes_, prefix, {}, head);
-  return {found.begin(), found.end()};
+  return of_key(by_bytes_, prefix,
+                [&](TokenId token) { return bytes(token).substr(0, prefix.size()); });
 }
 
 std::span<const TokenId> GrammarVocabulary::spelling(std::string_view text) const {
-  const auto found =
-      std::ranges::equal_range(by_bytes_, text, {}, [this](TokenId token) { return bytes(token); });
-  return {found.begin(), found.end()};
+  return of_key(by_bytes_, text, [this](TokenId token) { return bytes(token); });
 }
 
 }  // namespace winnow
