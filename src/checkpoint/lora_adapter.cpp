@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -124,11 +125,17 @@ struct Halves {
   const StoredTensor* b = nullptr;
 };
 
+/// Also of a path that no file system takes, which a client may send.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 std::unique_ptr<SafetensorsFile> open_tensors(const std::filesystem::path& folder,
                                               ProblemList& problems) {
   const std::filesystem::path path = folder / kTensorFile;
-  if (!std::filesystem::exists(path)) {
-    const bool is_pickled = std::filesystem::exists(folder / "adapter_model.bin");
+  if (!is_there(path)) {
+    const bool is_pickled = is_there(folder / "adapter_model.bin");
     throw Error(
         is_pickled ? ErrorCode::kInvalidCheckpoint : ErrorCode::kNotFound,
         fmt::format("{}: no {}{}", folder.string(), kTensorFile,
@@ -333,7 +340,7 @@ class LoraReader {
 
 LoraAdapter::LoraAdapter(const std::filesystem::path& folder, const ModelConfig& config,
                          std::int32_t max_rank) {
-  if (!std::filesystem::exists(folder / kLoraConfigFile)) {
+  if (!is_there(folder / kLoraConfigFile)) {
     throw Error(ErrorCode::kNotFound, fmt::format("{}: no {}", folder.string(), kLoraConfigFile),
                 "an adapter is a folder as PEFT's save_pretrained writes it");
   }

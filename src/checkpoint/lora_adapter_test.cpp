@@ -368,6 +368,8 @@ TEST(LoraAdapter, FoldersWithoutAnAdapterSayWhatIsMissing) {
   };
   const TemporaryFolder folder;
   EXPECT_THAT(refusal(folder.path() / "absent"), HasSubstr("no adapter_config.json"));
+  EXPECT_THAT(refusal(std::string(5000, 'x')), HasSubstr("no adapter_config.json"));
+  EXPECT_THAT(refusal(std::string("a\0b", 3)), HasSubstr("no adapter_config.json"));
   std::ofstream(folder.path() / "adapter_config.json") << "{";
   EXPECT_THAT(refusal(folder.path()), HasSubstr("not valid JSON"));
   std::ofstream(folder.path() / "adapter_config.json") << R"({"peft_type": "LORA"})";

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "checkpoint/testing/random_adapter.h"
 #include "checkpoint/testing/random_checkpoint.h"
 #include "model/load_decoder.h"
 
@@ -47,9 +48,10 @@ constexpr std::int32_t kMaxTokens = 1024;
 class Fixture {
  public:
   explicit Fixture(Size size)
-      : folder_(std::filesystem::temp_directory_path() /
+      : shape_(shape_of(size)),
+        folder_(std::filesystem::temp_directory_path() /
                 ("winnow-bench-" + std::to_string(::getpid()) + "-" + std::to_string(size))) {
-    write_random_checkpoint(folder_, shape_of(size));
+    write_random_checkpoint(folder_, shape_);
     model_ =
         load_decoder(folder_, "auto", {.max_num_batched_tokens = kMaxTokens, .num_blocks = 2048});
   }
@@ -57,22 +59,36 @@ class Fixture {
 
   Decoder& decoder() { return *model_.decoder; }
 
+  /// The index-th of some adapters of rank 16 on every projection, experts included.
+  const ModelAdapter* adapter(std::size_t index) {
+    while (adapters_.size() <= index) {
+      const auto folder = folder_ / "adapters" / std::to_string(adapters_.size());
+      write_random_adapter(folder, shape_, {.rank = 16, .seed = 1 + adapters_.size()});
+      adapters_.push_back(decoder().load_adapter(folder, {.max_rank = 16}));
+    }
+    return adapters_[index].get();
+  }
+
   static Fixture& of(Size size) {
     static std::map<Size, Fixture> fixtures;
     return fixtures.try_emplace(size, size).first->second;
   }
 
  private:
+  RandomCheckpoint shape_;
   std::filesystem::path folder_;
   LoadedModel model_;
+  std::vector<std::shared_ptr<const ModelAdapter>> adapters_;
 };
 
 /// `num_sequences` sequences that each add `num_tokens` behind `context` tokens. What the cache
-/// holds there does not matter to the time: its pages are zero.
+/// holds there does not matter to the time: its pages are zero. Sequence i has adapter
+/// i % num_adapters; 0: none has one.
 void run_steps(benchmark::State& state, std::int32_t num_sequences, std::int32_t num_tokens,
-               std::int32_t context) {
+               std::int32_t context, std::int32_t num_adapters = 0) {
   spdlog::set_level(spdlog::level::off);
-  Decoder& decoder = Fixture::of(static_cast<Size>(state.range(0))).decoder();
+  Fixture& fixture = Fixture::of(static_cast<Size>(state.range(0)));
+  Decoder& decoder = fixture.decoder();
   const std::int32_t blocks = (context + num_tokens) / decoder.block_tokens() + 1;
   std::vector<std::vector<BlockId>> tables(static_cast<std::size_t>(num_sequences));
   Batch batch;
@@ -82,7 +98,12 @@ void run_steps(benchmark::State& state, std::int32_t num_sequences, std::int32_t
     batch.sequences.push_back({.first_token = static_cast<std::int32_t>(batch.tokens.size()),
                                .num_tokens = num_tokens,
                                .first_position = context,
-                               .block_table = table});
+                               .block_table = table,
+                               .adapter = nullptr});
+    if (num_adapters > 0) {
+      batch.sequences.back().adapter =
+          fixture.adapter((batch.sequences.size() - 1) % static_cast<std::size_t>(num_adapters));
+    }
     for (std::int32_t t = 0; t < num_tokens; ++t) {
       batch.tokens.push_back(static_cast<TokenId>(batch.tokens.size() % 96));
     }
@@ -113,6 +134,18 @@ void BM_Prefill(benchmark::State& state) {
 }
 BENCHMARK(BM_Prefill)
     ->ArgsProduct({{kTiny, kMedium}, {512}, {0, 8000}})
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+/// {size, sequences, adapters, tokens of each}: 0 adapters is the same step without any.
+void BM_Adapters(benchmark::State& state) {
+  run_steps(state, static_cast<std::int32_t>(state.range(1)),
+            static_cast<std::int32_t>(state.range(3)), 1000,
+            static_cast<std::int32_t>(state.range(2)));
+}
+BENCHMARK(BM_Adapters)
+    ->ArgsProduct({{kTiny, kMedium}, {1}, {0, 1}, {1, 512}})
+    ->ArgsProduct({{kTiny, kMedium}, {8}, {0, 1, 4, 8}, {1}})
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 

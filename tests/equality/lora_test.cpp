@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
+#include <thread>
 
 #include "base/error.h"
 #include "checkpoint/testing/random_adapter.h"
@@ -255,6 +257,28 @@ TEST(LoraEquality, TwoLoadsOfOneFolderAreAlikeAndOthersAreNot) {
   EXPECT_NE(a->fingerprint(), load("c")->fingerprint());
   EXPECT_NE(a->fingerprint(), 0U);
   EXPECT_GT(a->num_bytes(), 0);
+}
+
+// A server loads on another thread than the one that steps.
+TEST(LoraEquality, LoadingDisturbsNoStep) {
+  const TestModel model(quantised_model());
+  Adapters run(model, best_backend(), 2);
+  RandomInputs random(53);
+  const auto prompt = random_tokens(100, model.options().vocab_size, random);
+  const auto expected = run.sequence(0, 0).append(prompt);
+  const TemporaryFolder folder;
+  write_random_adapter(folder.path(), model.options(), {.rank = 7, .seed = 54});
+  std::atomic<bool> is_done{false};
+  std::thread loader([&] {
+    while (!is_done.load()) {
+      EXPECT_EQ(run.decoder().load_adapter(folder.path(), kLimits)->rank(), 7);
+    }
+  });
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(bits_equal(expected, run.sequence(0, 0).append(prompt), {100, 96}));
+  }
+  is_done.store(true);
+  loader.join();
 }
 
 TEST(LoraEquality, AnAdapterOfAnotherRunnerCostsItsBatchAlone) {
