@@ -138,7 +138,7 @@ std::unique_ptr<SafetensorsFile> open_tensors(const std::filesystem::path& folde
     const bool is_pickled = is_there(folder / "adapter_model.bin");
     throw Error(
         is_pickled ? ErrorCode::kInvalidCheckpoint : ErrorCode::kNotFound,
-        fmt::format("{}: no {}{}", folder.string(), kTensorFile,
+        fmt::format("{}: no {}{}", printable(folder.string()), kTensorFile,
                     is_pickled ? ", and adapter_model.bin is a pickle, which can run code" : ""),
         is_pickled ? "save it with safe_serialization=True" : "");
   }
@@ -341,7 +341,8 @@ class LoraReader {
 LoraAdapter::LoraAdapter(const std::filesystem::path& folder, const ModelConfig& config,
                          std::int32_t max_rank) {
   if (!is_there(folder / kLoraConfigFile)) {
-    throw Error(ErrorCode::kNotFound, fmt::format("{}: no {}", folder.string(), kLoraConfigFile),
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{}: no {}", printable(folder.string()), kLoraConfigFile),
                 "an adapter is a folder as PEFT's save_pretrained writes it");
   }
   ProblemList problems;
