@@ -23,8 +23,9 @@ std::string chat_request(std::string_view body) {
          std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
 }
 
+/// False after a minute and more: what is waited for takes its time on a busy machine.
 bool wait_for(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 12'000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(milliseconds(5));
   }
