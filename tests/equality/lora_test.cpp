@@ -65,7 +65,7 @@ std::vector<float> run_prompt(Decoder& decoder, const std::vector<TokenId>& prom
 // tolerance is the golden tests'. Without the adapter they are at least a hundred times further.
 TEST(LoraEquality, MergedWeightsGiveTheSameLogits) {
   struct Case {
-    MatrixSpelling spelling;
+    MatrixSpelling spelling;  // of the base; that which is merged is F32
     RandomAdapter adapter;
   };
   const Case cases[] = {
@@ -82,6 +82,8 @@ TEST(LoraEquality, MergedWeightsGiveTheSameLogits) {
        {.rank = 16, .on_mlps = false, .experts = Experts::kNone, .seed = 25}},
       {MatrixSpelling::kF32,
        {.rank = 64, .on_attention = false, .experts = Experts::kNone, .seed = 26}},
+      {MatrixSpelling::kMxfp8, {.rank = 8, .experts = Experts::kOneByOne, .seed = 27}},
+      {MatrixSpelling::kNvfp4Packed, {.rank = 8, .experts = Experts::kStacked, .seed = 28}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.adapter.seed);

@@ -6,13 +6,14 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <span>
+#include <variant>
 
 #include "base/assert.h"
 #include "base/random.h"
-#include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
-#include "formats/bf16.h"
+#include "checkpoint/weights.h"
 
 namespace winnow {
 
@@ -169,14 +170,28 @@ class AdapterWriter {
   std::vector<AdapterDelta> deltas_;
 };
 
-std::vector<float> floats_of(const TensorView& view) {
-  std::vector<float> values(static_cast<std::size_t>(view.num_elements()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = view.dtype == DType::kF32
-                    ? reinterpret_cast<const float*>(view.data)[i]
-                    : decode_bf16(reinterpret_cast<const Bf16*>(view.data)[i]);
+template <typename Visit>
+void for_each_matrix(const ModelWeights& weights, const Visit& visit) {
+  const auto visit_mlp = [&](const GatedMlp& mlp) {
+    for (const WeightMatrix* matrix : {&mlp.gate, &mlp.up, &mlp.down}) visit(*matrix);
+  };
+  visit(weights.embed);
+  visit(weights.lm_head);
+  for (const LayerWeights& layer : weights.layers) {
+    for (const WeightMatrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o}) visit(*matrix);
+    if (layer.index) {
+      visit(layer.index->q);
+      visit(layer.index->k);
+    }
+    if (const auto* const mlp = std::get_if<GatedMlp>(&layer.mlp)) {
+      visit_mlp(*mlp);
+      continue;
+    }
+    const auto& moe = std::get<MoeWeights>(layer.mlp);
+    visit(moe.router);
+    for (const GatedMlp& expert : moe.experts) visit_mlp(expert);
+    visit_mlp(moe.shared);
   }
-  return values;
 }
 
 void merge(const AdapterDelta& delta, std::int64_t inputs, std::vector<float>& weights) {
@@ -228,30 +243,39 @@ void write_merged_checkpoint(const std::filesystem::path& from,
     std::filesystem::copy_file(from / name, to / name,
                                std::filesystem::copy_options::overwrite_existing);
   }
-  const SafetensorsFile file(from / "model.safetensors");
-  std::map<std::string, const AdapterDelta*> by_tensor;
-  for (const AdapterDelta& delta : deltas) by_tensor[delta.module + ".weight"] = &delta;
+  const Checkpoint checkpoint(from);
+  const ModelWeights weights = load_weights(checkpoint, read_model_config(from));
+  std::map<std::string, const AdapterDelta*> delta_of;
+  for (const AdapterDelta& delta : deltas) delta_of[delta.module] = &delta;
+
+  std::set<std::string, std::less<>> modules;
   std::vector<SafetensorsWriter::Tensor> tensors;
-  std::size_t num_merged = 0;
-  for (const StoredTensor& tensor : file.tensors()) {
-    const bool is_merged = by_tensor.contains(tensor.name);
-    num_merged += is_merged ? 1 : 0;
-    tensors.push_back({tensor.name, is_merged ? DType::kF32 : tensor.dtype, tensor.shape});
+  for_each_matrix(weights, [&](const WeightMatrix& matrix) {
+    modules.insert(matrix.name);
+    tensors.push_back({matrix.name + ".weight", DType::kF32, {matrix.rows, matrix.cols}});
+  });
+  for (const AdapterDelta& delta : deltas) {
+    WINNOW_ASSERT(modules.contains(delta.module), "a delta has its matrix", delta.module);
   }
-  WINNOW_ASSERT(num_merged == deltas.size(), "every delta has its matrix", num_merged,
-                deltas.size());
+  std::vector<std::string> vectors;  // norms and biases, as they are
+  for (const std::string_view name : checkpoint.names()) {
+    if (modules.contains(name.substr(0, name.rfind('.')))) continue;
+    vectors.emplace_back(name);
+    const TensorView view = checkpoint.view(name);
+    tensors.push_back({vectors.back(), view.dtype, view.shape});
+  }
   SafetensorsWriter writer(to / "model.safetensors", tensors);
-  for (const StoredTensor& tensor : file.tensors()) {
-    const TensorView view = file.view(tensor);
-    const auto delta = by_tensor.find(tensor.name);
-    if (delta == by_tensor.end()) {
-      writer.append(tensor.name, {view.data, static_cast<std::size_t>(view.num_bytes())});
-      continue;
-    }
-    std::vector<float> weights = floats_of(view);
-    merge(*delta->second, tensor.shape[1], weights);
-    writer.append(tensor.name, std::as_bytes(std::span(weights)));
+  for (const std::string& name : vectors) {
+    const TensorView view = checkpoint.view(name);
+    writer.append(name, {view.data, static_cast<std::size_t>(view.num_bytes())});
   }
+  for_each_matrix(weights, [&](const WeightMatrix& matrix) {
+    std::vector<float> values(static_cast<std::size_t>(matrix.rows * matrix.cols));
+    dequantize_rows(matrix, 0, matrix.rows, values.data());
+    const auto delta = delta_of.find(matrix.name);
+    if (delta != delta_of.end()) merge(*delta->second, matrix.cols, values);
+    writer.append(matrix.name + ".weight", std::as_bytes(std::span(values)));
+  });
   writer.finish();
 }
 

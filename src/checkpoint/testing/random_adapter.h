@@ -41,7 +41,7 @@ std::vector<AdapterDelta> write_random_adapter(const std::filesystem::path& fold
                                                const RandomCheckpoint& model,
                                                const RandomAdapter& adapter);
 
-/// `from`, a folder with one F32 or BF16 weights file, with the deltas merged into F32 matrices.
+/// `from` with every matrix in F32 and the deltas merged into them.
 void write_merged_checkpoint(const std::filesystem::path& from,
                              const std::vector<AdapterDelta>& deltas,
                              const std::filesystem::path& to);
