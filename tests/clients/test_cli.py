@@ -93,6 +93,7 @@ def test_usage_errors_exit_with_2(words, message):
         (["-pp", "2"], "--pipeline-parallel-size 2: needs 2 devices"),
         (["--data-parallel-size", "2"], "--data-parallel-size 2: needs 2 devices"),
         (["--enable-sleep-mode"], "--enable-sleep-mode"),
+        (["--enable-lora", "--lora-modules", "a=/nowhere"], "adapter 'a': lora_path: there is no"),
         (["--ssl-keyfile", "k"], "proxy"),
     ],
 )
