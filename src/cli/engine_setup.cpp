@@ -152,18 +152,6 @@ std::vector<TokenId> find_banned_tokens(const Tokenizer& tokenizer, std::int32_t
   return out;
 }
 
-/// Tells at start what every later load would: who takes no adapters does not look at the folder.
-void check_takes_adapters(Decoder& decoder, const AdapterLimits& limits) {
-  try {
-    (void)decoder.load_adapter({}, limits);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) return;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("adapters (LoRA): the backend {} takes none", decoder.backend().name),
-                "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<EngineSetup> load_engine(const EngineFlags& flags) {
@@ -319,7 +307,11 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 void EngineSetup::open_adapters() {
   Decoder& decoder = *model_->decoder;
   const AdapterLimits limits{.max_rank = facts_.lora->max_rank};
-  check_takes_adapters(decoder, limits);
+  if (decoder.backend().lora == nullptr) {  // told at start, not with the first load
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("adapters (LoRA): the backend {} takes none", decoder.backend().name),
+                "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
+  }
   adapters_ = std::make_unique<server::AdapterRegistry>(
       [&decoder, limits](const std::filesystem::path& folder) {
         return decoder.load_adapter(folder, limits);
