@@ -71,7 +71,7 @@ class Server:
                     total += float(found[3])
         return total
 
-    def wait_metric(self, name, value, seconds=20):
+    def wait_metric(self, name, value, seconds=60):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.metric(name) == value:
