@@ -158,7 +158,8 @@ def test_a_request_may_limit_its_time(start):
     server = start("--max-num-seqs", "1")
     chat = "/v1/chat/completions"
     with httpx.stream("POST", server.url + chat, json={**LONG, "stream": True}, timeout=60) as one:
-        next(one.iter_lines())
+        lines = one.iter_lines()  # the request ends with whoever reads it
+        next(lines)
         late = server.post(chat, {"messages": MESSAGES, "max_tokens": 2, "timeout_ms": 1})
         assert late.status_code == 503, late.text
     server.wait_metric("vllm:num_requests_running", 0)
