@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "engine/waiting_queue.h"
 
 namespace winnow {
 namespace {
@@ -15,11 +14,17 @@ const ModelAdapter* adapter_of(const Sequence& sequence) {
 }  // namespace
 
 bool AdapterTurns::may_start(const Sequence& sequence) const {
-  if (adapter_of(sequence) == nullptr) return true;
+  return adapter_of(sequence) == nullptr || may_start(sequence, first_without_room());
+}
+
+/// `rival`: first_without_room().
+bool AdapterTurns::may_start(const Sequence& sequence, const Sequence* rival) const {
   const Turn* turn = turn_of(sequence);
   if (turn == nullptr) return std::ssize(turns_) < max_adapters_;
   const bool is_turn_over = step_ - turn->first_step >= kTurnSteps;
-  return !is_turn_over || sequence.request->is_admitted || !has_rival(sequence);
+  const bool has_rival =
+      rival != nullptr && order_.priority_of(*rival) <= order_.priority_of(sequence);
+  return !is_turn_over || sequence.request->is_admitted || !has_rival;
 }
 
 void AdapterTurns::start(const Sequence& sequence) {
@@ -42,13 +47,14 @@ void AdapterTurns::stop(const Sequence& sequence) {
 
 void AdapterTurns::park(Sequence& sequence) {
   const auto at = std::ranges::find_if(
-      parked_, [&](const Sequence* other) { return goes_before(sequence, *other); });
+      parked_, [&](const Sequence* other) { return order_.is_before(sequence, *other); });
   parked_.insert(at, &sequence);
 }
 
 Sequence* AdapterTurns::first_ready() const {
+  const Sequence* const rival = first_without_room();
   const auto found = std::ranges::find_if(
-      parked_, [this](const Sequence* sequence) { return may_start(*sequence); });
+      parked_, [&](const Sequence* sequence) { return may_start(*sequence, rival); });
   return found == parked_.end() ? nullptr : *found;
 }
 
@@ -59,21 +65,11 @@ const AdapterTurns::Turn* AdapterTurns::turn_of(const Sequence& sequence) const 
   return found == turns_.end() ? nullptr : &*found;
 }
 
-/// Whether one whose adapter has no room waits, and not for less than the sequence would.
-bool AdapterTurns::has_rival(const Sequence& sequence) const {
-  return std::ranges::any_of(parked_, [&](const Sequence* other) {
-    return turn_of(*other) == nullptr && priority_of(*other) <= priority_of(sequence);
-  });
-}
-
-std::int32_t AdapterTurns::priority_of(const Sequence& sequence) const {
-  return use_priority_ ? sequence.request->request.priority : 0;
-}
-
-bool AdapterTurns::goes_before(const Sequence& a, const Sequence& b) const {
-  const std::int32_t own = priority_of(a);
-  const std::int32_t theirs = priority_of(b);
-  return own != theirs ? own < theirs : arrived_before(a, b);
+/// Of the parked whose adapter has no room the first, which is one of the best priority.
+const Sequence* AdapterTurns::first_without_room() const {
+  const auto found = std::ranges::find_if(
+      parked_, [this](const Sequence* sequence) { return turn_of(*sequence) == nullptr; });
+  return found == parked_.end() ? nullptr : *found;
 }
 
 }  // namespace winnow

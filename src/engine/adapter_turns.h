@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/sequence.h"
+#include "engine/sequence_order.h"
 
 namespace winnow {
 
@@ -18,8 +18,8 @@ class AdapterTurns {
  public:
   static constexpr std::int64_t kTurnSteps = 64;  // some seconds of a large model
 
-  AdapterTurns(std::int32_t max_adapters, bool use_priority)
-      : max_adapters_(max_adapters), use_priority_(use_priority) {}
+  AdapterTurns(std::int32_t max_adapters, SequenceOrder order)
+      : max_adapters_(max_adapters), order_(order) {}
 
   /// Once for each step that is planned.
   void begin_step() { ++step_; }
@@ -46,12 +46,11 @@ class AdapterTurns {
   };
 
   const Turn* turn_of(const Sequence& sequence) const;
-  bool has_rival(const Sequence& sequence) const;
-  std::int32_t priority_of(const Sequence& sequence) const;
-  bool goes_before(const Sequence& a, const Sequence& b) const;
+  const Sequence* first_without_room() const;
+  bool may_start(const Sequence& sequence, const Sequence* rival) const;
 
   std::int32_t max_adapters_;
-  bool use_priority_;
+  SequenceOrder order_;
   std::int64_t step_ = 0;
   std::vector<Turn> turns_;        // of adapters with running sequences
   std::vector<Sequence*> parked_;  // by (priority, arrival)

@@ -25,11 +25,12 @@ Scheduler::Scheduler(const EngineOptions& options, ModelRunner& runner,
       pool_(runner.num_blocks(), runner.block_tokens()),
       hasher_(options.prefix_cache_secret),
       pacer_(options.target_itl_ms * 1e-3, runner.block_tokens()),
-      waiting_({.use_priority = options.policy == SchedulingPolicy::kPriority,
+      order_{.use_priority = options.policy == SchedulingPolicy::kPriority},
+      waiting_({.order = order_,
                 .is_fair = options.fair_admission,
                 .quantum = options.max_num_batched_tokens,
                 .cost = [this](Sequence& sequence) { return admission_cost(sequence); }}),
-      adapters_(options.max_adapters, options.policy == SchedulingPolicy::kPriority) {}
+      adapters_(options.max_adapters, order_) {}
 
 void Scheduler::add_resumed(Sequence& sequence) {
   sequence.phase = SequencePhase::kWaiting;
@@ -172,8 +173,8 @@ Sequence* Scheduler::next_waiting() {
   if (waiting_.empty()) return parked;
   Sequence& queued = waiting_.peek();
   if (parked == nullptr) return &queued;
-  if (priority_of(*parked) != priority_of(queued)) {
-    return priority_of(*parked) < priority_of(queued) ? parked : &queued;
+  if (order_.priority_of(*parked) != order_.priority_of(queued)) {
+    return order_.priority_of(*parked) < order_.priority_of(queued) ? parked : &queued;
   }
   if (!queued.request->is_admitted) return parked;
   const bool is_parked_first = parked->request->is_admitted && arrived_before(*parked, queued);
@@ -363,8 +364,10 @@ void Scheduler::preempt(Sequence& victim) {
 }
 
 bool Scheduler::preempt_for(const Sequence& sequence) {
-  if (running_.empty() || priority_of(*running_.back()) <= priority_of(sequence)) return false;
-  preempt(*running_.back());
+  if (running_.empty()) return false;
+  Sequence& last = *running_.back();
+  if (order_.priority_of(last) <= order_.priority_of(sequence)) return false;
+  preempt(last);
   return true;
 }
 
@@ -372,22 +375,16 @@ bool Scheduler::preempt_for(const Sequence& sequence) {
 bool Scheduler::could_fit_by_preemption(const Sequence& sequence, std::int32_t num_needed) const {
   std::int64_t num_available = pool_.num_free();
   for (const Sequence* other : running_) {
-    if (priority_of(*other) > priority_of(sequence)) num_available += other->table.num_blocks();
+    const bool is_later = order_.priority_of(*other) > order_.priority_of(sequence);
+    if (is_later) num_available += other->table.num_blocks();
   }
   return num_available >= num_needed;
 }
 
-std::int32_t Scheduler::priority_of(const Sequence& sequence) const {
-  return options_.policy == SchedulingPolicy::kPriority ? sequence.request->request.priority : 0;
-}
-
 void Scheduler::insert_running(Sequence& sequence) {
   sequence.phase = SequencePhase::kRunning;
-  const auto at = std::ranges::find_if(running_, [&](const Sequence* other) {
-    const std::int32_t own = priority_of(sequence);
-    const std::int32_t theirs = priority_of(*other);
-    return own != theirs ? own < theirs : arrived_before(sequence, *other);
-  });
+  const auto at = std::ranges::find_if(
+      running_, [&](const Sequence* other) { return order_.is_before(sequence, *other); });
   running_.insert(at, &sequence);
   adapters_.start(sequence);
 }

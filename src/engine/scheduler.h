@@ -104,7 +104,6 @@ class Scheduler {
   /// Preempts the last running sequence if `sequence` has a smaller priority value.
   bool preempt_for(const Sequence& sequence);
   bool could_fit_by_preemption(const Sequence& sequence, std::int32_t num_needed) const;
-  std::int32_t priority_of(const Sequence& sequence) const;
   void insert_running(Sequence& sequence);
 
   const EngineOptions& options_;
@@ -116,6 +115,7 @@ class Scheduler {
   BlockPool pool_;
   BlockHasher hasher_;
   PrefillPacer pacer_;
+  SequenceOrder order_;
   WaitingQueue waiting_;
   AdapterTurns adapters_;
   std::vector<Sequence*> running_;  // by (priority, arrival)

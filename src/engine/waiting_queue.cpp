@@ -6,10 +6,6 @@
 
 namespace winnow {
 
-bool arrived_before(const Sequence& a, const Sequence& b) {
-  return a.request->id != b.request->id ? a.request->id < b.request->id : a.choice < b.choice;
-}
-
 void WaitingQueue::push(Sequence& sequence) {
   Level& level = level_of(sequence);
   const std::string& key = key_of(sequence);
@@ -60,7 +56,7 @@ Sequence& WaitingQueue::pop() {
 }
 
 void WaitingQueue::remove(Sequence& sequence) {
-  const std::int32_t priority = priority_of(sequence);
+  const std::int32_t priority = options_.order.priority_of(sequence);
   Level& level = level_of(sequence);
   const auto resumed = std::ranges::find(level.resumed, &sequence);
   if (resumed != level.resumed.end()) {
@@ -80,12 +76,8 @@ void WaitingQueue::remove(Sequence& sequence) {
   drop_level_if_empty(priority);
 }
 
-std::int32_t WaitingQueue::priority_of(const Sequence& sequence) const {
-  return options_.use_priority ? sequence.request->request.priority : 0;
-}
-
 WaitingQueue::Level& WaitingQueue::level_of(const Sequence& sequence) {
-  const auto [at, is_new] = levels_.try_emplace(priority_of(sequence));
+  const auto [at, is_new] = levels_.try_emplace(options_.order.priority_of(sequence));
   if (is_new) at->second.turn = at->second.ring.end();
   return at->second;
 }

@@ -11,12 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/sequence.h"
+#include "engine/sequence_order.h"
 
 namespace winnow {
-
-/// Arrival order of two sequences of one priority.
-bool arrived_before(const Sequence& a, const Sequence& b);
 
 /// Owned by the engine thread. Does not own the sequences.
 ///
@@ -26,7 +23,7 @@ bool arrived_before(const Sequence& a, const Sequence& b);
 class WaitingQueue {
  public:
   struct Options {
-    bool use_priority = false;
+    SequenceOrder order{};
     bool is_fair = true;
     std::int64_t quantum = 2048;                  // tokens a key gains per round
     std::function<std::int32_t(Sequence&)> cost;  // uncached tokens of a prompt, at least 1
@@ -66,7 +63,6 @@ class WaitingQueue {
   void advance(Level& level);
   void erase_key(Level& level, Ring::iterator key);
   void drop_level_if_empty(std::int32_t priority);
-  std::int32_t priority_of(const Sequence& sequence) const;
   std::int64_t cost_of(Sequence& sequence) const;
 
   Options options_;

@@ -16,7 +16,7 @@ namespace {
 class WaitingQueueTest : public ::testing::Test {
  protected:
   static WaitingQueue::Options options(bool use_priority, bool is_fair) {
-    return {.use_priority = use_priority,
+    return {.order = {.use_priority = use_priority},
             .is_fair = is_fair,
             .quantum = 100,
             .cost = [](Sequence& sequence) { return sequence.num_tokens(); }};
