@@ -12,6 +12,7 @@
 #include "ops/cpu_ops.h"
 #include "ops/op_context.h"
 #include "ops/rms_norm/cpu_kernel.h"
+#include "ops/run_tasks.h"
 #include "ops/scalar_ops.h"
 
 namespace winnow {
@@ -44,11 +45,7 @@ void finish_head(const ops::NormKernels& kernels, const Params& params, const fl
 template <typename Run>
 void for_each_token(const ops::OpContext& context, std::int64_t num_tokens, std::int64_t width,
                     const Run& run) {
-  if (num_tokens * width < kParallelValues) {
-    for (std::int64_t t = 0; t < num_tokens; ++t) run(t, 0);
-  } else {
-    context.pool->parallel_for(num_tokens, run);
-  }
+  ops::run_tasks(context, num_tokens, num_tokens * width >= kParallelValues, run);
 }
 
 class TokenInsert {

@@ -4,7 +4,7 @@
 #include "formats/bf16.h"
 #include "ops/cpu_ops.h"
 #include "ops/embed/embed.h"
-#include "ops/op_context.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 
@@ -25,11 +25,8 @@ void embed(const Kernels& kernels, const ops::OpContext& context, const ops::Emb
     }
   };
   constexpr std::int64_t kParallelValues = 64 * 1024;
-  if (params.num_tokens * params.hidden < kParallelValues) {
-    for (std::int64_t t = 0; t < params.num_tokens; ++t) run(t, 0);
-  } else {
-    context.pool->parallel_for(params.num_tokens, run);
-  }
+  ops::run_tasks(context, params.num_tokens, params.num_tokens * params.hidden >= kParallelValues,
+                 run);
 }
 
 }  // namespace winnow::cpu

@@ -9,7 +9,7 @@
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_kernel.h"
 #include "ops/linear/cpu_linear.h"
-#include "ops/op_context.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -146,11 +146,7 @@ class Plan {
         pack_tile(params, tile * kMaxTileRows, tiles.rows_of(tile),
                   packed + tile * kMaxTileRows * tiles.padded_columns);
       };
-      if (num_threads_ > 1 && tiles.count() >= 4) {
-        context_.pool->parallel_for(tiles.count(), pack_one);
-      } else {
-        for (std::int64_t tile = 0; tile < tiles.count(); ++tile) pack_one(tile, 0);
-      }
+      ops::run_tasks(context_, tiles.count(), num_threads_ > 1 && tiles.count() >= 4, pack_one);
       tiles.x = packed;
     }
   }

@@ -4,6 +4,7 @@
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_linear.h"
 #include "ops/lora/cpu_lora.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -102,11 +103,7 @@ void LoraDeltas::add(const ops::LoraSite& site, const LoraGroup& group, const Op
     std::memcpy(gathered + i * inputs, operands.x + group.rows[i] * operands.x_stride,
                 static_cast<std::size_t>(inputs) * sizeof(float));
   };
-  if (group.num_rows * inputs < kParallelValues) {
-    for (std::int64_t i = 0; i < group.num_rows; ++i) copy(i, 0);
-  } else {
-    context_.pool->parallel_for(group.num_rows, copy);
-  }
+  ops::run_tasks(context_, group.num_rows, group.num_rows * inputs >= kParallelValues, copy);
   task.x = gathered;
   task.x_stride = inputs;
   task.added = scratch.take_array<float>(group.num_rows * task.outputs());
@@ -174,11 +171,7 @@ void LoraDeltas::scatter(std::int64_t num_values) const {
       }
     }
   };
-  if (num_values < kParallelValues) {
-    for (std::int64_t i = 0; i < num_tasks_; ++i) add_task(i, 0);
-  } else {
-    context_.pool->parallel_for(num_tasks_, add_task);
-  }
+  ops::run_tasks(context_, num_tasks_, num_values >= kParallelValues, add_task);
 }
 
 void multiply_with_lora(const Kernels& kernels, const ops::OpContext& context,

@@ -5,6 +5,7 @@
 #include "ops/linear/cpu_linear.h"
 #include "ops/lora/cpu_lora.h"
 #include "ops/mlp/cpu_mlp.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -43,11 +44,7 @@ void activate_all(const Kernels& kernels, const ops::OpContext& context,
       if (row < blocks[i].num_tokens) return activate(kernels, blocks[i], buffers[i], row);
     }
   };
-  if (num_values < kParallelValues) {
-    for (std::int64_t row = 0; row < num_rows; ++row) run(row, 0);
-  } else {
-    context.pool->parallel_for(num_rows, run);
-  }
+  ops::run_tasks(context, num_rows, num_values >= kParallelValues, run);
 }
 
 /// The rows of some blocks by adapter, and their products beside those of the blocks.

@@ -11,6 +11,7 @@
 #include "ops/linear/cpu_linear.h"
 #include "ops/mlp/cpu_mlp.h"
 #include "ops/moe/moe.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -62,11 +63,8 @@ class Chunk {
  private:
   template <typename F>
   void for_each_token(const F& f) const {
-    if (count_ * hidden_ < kParallelValues) {
-      for (std::int64_t t = 0; t < count_; ++t) f(t);
-    } else {
-      context_.pool->parallel_for(count_, [&](std::int64_t t, int) { f(t); });
-    }
+    ops::run_tasks(context_, count_, count_ * hidden_ >= kParallelValues,
+                   [&](std::int64_t t, int) { f(t); });
   }
 
   void route() {
@@ -232,11 +230,7 @@ class Chunk {
       std::memcpy(gathered_ + i * hidden_, h_ + token_of_[first_pair + i] * hidden_,
                   static_cast<std::size_t>(hidden_) * sizeof(float));
     };
-    if (num_pairs * hidden_ < kParallelValues) {
-      for (std::int64_t i = 0; i < num_pairs; ++i) copy(i, 0);
-    } else {
-      context_.pool->parallel_for(num_pairs, copy);
-    }
+    ops::run_tasks(context_, num_pairs, num_pairs * hidden_ >= kParallelValues, copy);
   }
 
   /// Adds the wave's outputs to one token's sum; its choices stand in ascending expert order.

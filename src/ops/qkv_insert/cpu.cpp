@@ -7,8 +7,8 @@
 #include "ops/cpu_ops.h"
 #include "ops/linear/cpu_linear.h"
 #include "ops/lora/cpu_lora.h"
-#include "ops/op_context.h"
 #include "ops/qkv_insert/qkv_insert.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -128,11 +128,7 @@ void qkv_insert(const Kernels& kernels, const ops::OpContext& context,
     const auto insert = [&](std::int64_t t, int) {
       TokenInsert(kernels, params, first + t).run(projected + t * width);
     };
-    if (count * width < kParallelValues) {
-      for (std::int64_t t = 0; t < count; ++t) insert(t, 0);
-    } else {
-      context.pool->parallel_for(count, insert);
-    }
+    ops::run_tasks(context, count, count * width >= kParallelValues, insert);
     context.scratch->reset();
   }
 }

@@ -1,6 +1,6 @@
 #include "ops/cpu_ops.h"
-#include "ops/op_context.h"
 #include "ops/rms_norm/rms_norm.h"
+#include "ops/run_tasks.h"
 
 namespace winnow::cpu {
 namespace {
@@ -16,11 +16,7 @@ void rms_norm(const Kernels& kernels, const ops::OpContext& context,
     kernels.table.norm->rms_norm_row(params.x + row * params.width, params.weight, params.offset,
                                      params.eps, params.width, params.out + row * params.width);
   };
-  if (params.num_rows * params.width < kParallelValues) {
-    for (std::int64_t row = 0; row < params.num_rows; ++row) run(row, 0);
-  } else {
-    context.pool->parallel_for(params.num_rows, run);
-  }
+  ops::run_tasks(context, params.num_rows, params.num_rows * params.width >= kParallelValues, run);
 }
 
 }  // namespace winnow::cpu
