@@ -26,19 +26,12 @@ namespace {
 
 constexpr const char* kTensorFile = "adapter_model.safetensors";
 
-/// Inputs and outputs of a projection.
-struct Extent {
-  std::int64_t inputs = 0;
-  std::int64_t outputs = 0;
-  friend bool operator==(const Extent&, const Extent&) = default;
-};
-
-Extent mlp_extent(LoraProjection projection, std::int64_t hidden, std::int64_t width) {
+LoraExtent mlp_extent(LoraProjection projection, std::int64_t hidden, std::int64_t width) {
   if (projection == LoraProjection::kDown) return {width, hidden};
   return {hidden, projection == LoraProjection::kGateUp ? 2 * width : width};
 }
 
-Extent attention_extent(LoraProjection projection, const ModelConfig& config) {
+LoraExtent attention_extent(LoraProjection projection, const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t q = std::int64_t{config.num_heads} * config.head_dim;
   const std::int64_t kv = std::int64_t{config.num_kv_heads} * config.head_dim;
@@ -53,19 +46,6 @@ Extent attention_extent(LoraProjection projection, const ModelConfig& config) {
       return {hidden, config.index_head_dim};
     default:
       return {hidden, kv};
-  }
-}
-
-Extent extent_of(const LoraTarget& target, const ModelConfig& config) {
-  switch (target.block) {
-    case LoraBlock::kAttention:
-      return attention_extent(target.projection, config);
-    case LoraBlock::kMlp:
-      return mlp_extent(target.projection, config.hidden_size, config.dense_intermediate);
-    case LoraBlock::kSharedExpert:
-      return mlp_extent(target.projection, config.hidden_size, config.shared_intermediate);
-    default:
-      return mlp_extent(target.projection, config.hidden_size, config.moe_intermediate);
   }
 }
 
@@ -147,6 +127,19 @@ std::unique_ptr<SafetensorsFile> open_tensors(const std::filesystem::path& folde
 
 }  // namespace
 
+LoraExtent lora_extent(const LoraTarget& target, const ModelConfig& config) {
+  switch (target.block) {
+    case LoraBlock::kAttention:
+      return attention_extent(target.projection, config);
+    case LoraBlock::kMlp:
+      return mlp_extent(target.projection, config.hidden_size, config.dense_intermediate);
+    case LoraBlock::kSharedExpert:
+      return mlp_extent(target.projection, config.hidden_size, config.shared_intermediate);
+    default:
+      return mlp_extent(target.projection, config.hidden_size, config.moe_intermediate);
+  }
+}
+
 class LoraReader {
  public:
   LoraReader(LoraAdapter& adapter, const ModelConfig& config, std::int32_t max_rank,
@@ -222,10 +215,10 @@ class LoraReader {
       problem(module, fmt::format("{}; is it an adapter of another model?", absence));
       return;
     }
-    const Extent stored{halves.a->shape[1], halves.b->shape[0]};
+    const LoraExtent stored{halves.a->shape[1], halves.b->shape[0]};
     const bool is_stacked = target.block == LoraBlock::kAllExperts;
     if (is_stacked) target.projection = stacked_projection(stored);
-    const Extent expected = extent_of(target, config_);
+    const LoraExtent expected = lora_extent(target, config_);
     if (stored != expected) {
       problem(module,
               fmt::format("A reads {} inputs and B writes {} outputs, expected {} and {}",
@@ -242,9 +235,9 @@ class LoraReader {
   }
 
   /// gate_up and down never have the same extents.
-  LoraProjection stacked_projection(const Extent& stored) const {
+  LoraProjection stacked_projection(const LoraExtent& stored) const {
     const LoraTarget down{.block = LoraBlock::kAllExperts, .projection = LoraProjection::kDown};
-    return stored == extent_of(down, config_) ? LoraProjection::kDown : LoraProjection::kGateUp;
+    return stored == lora_extent(down, config_) ? LoraProjection::kDown : LoraProjection::kGateUp;
   }
 
   /// The pair of one module, or those of all experts.

@@ -31,6 +31,16 @@ struct LoraFactor {
   std::int64_t col_stride = 1;
 };
 
+/// Inputs and outputs of a projection.
+struct LoraExtent {
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  friend bool operator==(const LoraExtent&, const LoraExtent&) = default;
+};
+
+/// Of a target that the model has.
+LoraExtent lora_extent(const LoraTarget& target, const ModelConfig& config);
+
 struct LoraPair {
   LoraTarget target;  // block never kAllExperts
   LoraFactor a;       // [rank][inputs]

@@ -307,11 +307,7 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 void EngineSetup::open_adapters() {
   Decoder& decoder = *model_->decoder;
   const AdapterLimits limits{.max_rank = facts_.lora->max_rank};
-  if (decoder.backend().lora == nullptr) {  // told at start, not with the first load
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("adapters (LoRA): the backend {} takes none", decoder.backend().name),
-                "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
-  }
+  decoder.require_adapters();  // told at start, not with the first load
   adapters_ = std::make_unique<server::AdapterRegistry>(
       [&decoder, limits](const std::filesystem::path& folder) {
         return decoder.load_adapter(folder, limits);

@@ -131,13 +131,16 @@ std::uint64_t Decoder::cache_identity() const {
   return hash;
 }
 
+void Decoder::require_adapters() const {
+  if (backend_.lora != nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("adapters (LoRA): the backend {} takes none", backend_.name),
+              "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
+}
+
 std::shared_ptr<const ModelAdapter> Decoder::load_adapter(const std::filesystem::path& folder,
                                                           const AdapterLimits& limits) {
-  if (backend_.lora == nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("backend {} does not compute adapters yet", backend_.name),
-                "serve adapters with --backend cpu");
-  }
+  require_adapters();
   const LoraAdapter adapter(folder, config_, limits.max_rank);
   return std::make_shared<PackedAdapter>(adapter, config_, backend_);
 }

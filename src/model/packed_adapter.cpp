@@ -14,28 +14,6 @@ namespace winnow {
 
 namespace {
 
-/// Rows in front of a projection's own in the fused matrix that it is part of.
-std::int64_t first_row_of(const LoraTarget& target, const ModelConfig& config) {
-  const std::int64_t q = std::int64_t{config.num_heads} * config.head_dim;
-  const std::int64_t kv = std::int64_t{config.num_kv_heads} * config.head_dim;
-  switch (target.projection) {
-    case LoraProjection::kK:
-      return q;
-    case LoraProjection::kV:
-      return q + kv;
-    case LoraProjection::kIndexQ:
-      return q + 2 * kv;
-    case LoraProjection::kIndexK:
-      return q + 2 * kv + std::int64_t{config.index_num_heads} * config.index_head_dim;
-    case LoraProjection::kUp:
-      return target.block == LoraBlock::kMlp            ? config.dense_intermediate
-             : target.block == LoraBlock::kSharedExpert ? config.shared_intermediate
-                                                        : config.moe_intermediate;
-    default:
-      return 0;
-  }
-}
-
 /// Projections that one fused matrix computes.
 enum class Fused : std::uint8_t { kQkv, kOutput, kGateUp, kDown };
 
@@ -52,6 +30,23 @@ Fused fused_of(LoraProjection projection) {
     default:
       return Fused::kQkv;
   }
+}
+
+LoraProjection next(LoraProjection projection) {
+  return static_cast<LoraProjection>(static_cast<std::uint8_t>(projection) + 1);
+}
+
+/// Rows in front of a projection's own in the fused matrix that it is part of: those of the
+/// projections before it. gate_up is all of its matrix.
+std::int64_t first_row_of(LoraTarget target, const ModelConfig& config) {
+  const LoraProjection own = target.projection;
+  if (own == LoraProjection::kGateUp) return 0;
+  std::int64_t row = 0;
+  for (target.projection = LoraProjection::kQ; target.projection < own;
+       target.projection = next(target.projection)) {
+    if (fused_of(target.projection) == fused_of(own)) row += lora_extent(target, config).outputs;
+  }
+  return row;
 }
 
 bool is_same_site(const LoraTarget& x, const LoraTarget& y) {

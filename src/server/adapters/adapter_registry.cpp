@@ -53,6 +53,13 @@ void check_folder(const std::string& path) {
   }
 }
 
+/// Of a list of adapters that may be const; its end: none has the name.
+template <typename Entries>
+auto entry_of(Entries& entries, std::string_view name) {
+  return std::ranges::find(entries, name,
+                           [](const auto& entry) { return std::string_view(entry->name); });
+}
+
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -115,7 +122,7 @@ AdapterRegistry::~AdapterRegistry() {
 void AdapterRegistry::set_model_names(const std::vector<std::string>& names) {
   const std::lock_guard lock(mutex_);
   for (const std::string& name : names) {
-    if (entry(name) == entries_.end()) continue;
+    if (entry_of(entries_, name) == entries_.end()) continue;
     refuse("lora_name", fmt::format("the adapter '{}' has the name of the served model", name),
            "give it another name");
   }
@@ -139,11 +146,7 @@ void AdapterRegistry::check_locked(const Load& load) const {
   if (loading_.contains(name)) {
     refuse("lora_name", fmt::format("The lora adapter '{}' is being loaded", name));
   }
-  const bool is_there = std::ranges::find(
-                            entries_, name, [](const auto& entry) -> const auto& {
-                              return entry->name;
-                            }) != entries_.end();
-  if (is_there) {
+  if (entry_of(entries_, name) != entries_.end()) {
     if (load.in_place) return;
     refuse("lora_name", fmt::format("The lora adapter '{}' has already been loaded. If you want to "
                                     "load the adapter in place, set 'load_inplace' to True.",
@@ -185,7 +188,7 @@ std::shared_ptr<const ServedAdapter> AdapterRegistry::load(const Load& load) {
   std::shared_ptr<const ServedAdapter> replaced;  // is freed after the lock
   const std::lock_guard lock(mutex_);
   loading_.erase(load.name);
-  const auto at = entry(load.name);
+  const auto at = entry_of(entries_, load.name);
   if (at == entries_.end()) {
     entries_.push_back(loaded);
   } else {
@@ -197,7 +200,7 @@ std::shared_ptr<const ServedAdapter> AdapterRegistry::load(const Load& load) {
 void AdapterRegistry::unload(const std::string& name) {
   std::shared_ptr<const ServedAdapter> removed;  // is freed after the lock
   const std::lock_guard lock(mutex_);
-  const auto at = entry(name);
+  const auto at = entry_of(entries_, name);
   if (at == entries_.end()) {
     throw Error(ErrorCode::kNotFound, fmt::format("The lora adapter '{}' cannot be found.", name),
                 {}, "lora_name");
@@ -208,10 +211,8 @@ void AdapterRegistry::unload(const std::string& name) {
 
 std::shared_ptr<const ServedAdapter> AdapterRegistry::find(std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& entry : entries_) {
-    if (entry->name == name) return entry;
-  }
-  return nullptr;
+  const auto at = entry_of(entries_, name);
+  return at != entries_.end() ? *at : nullptr;
 }
 
 std::vector<std::shared_ptr<const ServedAdapter>> AdapterRegistry::list() const {
@@ -224,11 +225,6 @@ AdapterTotals AdapterRegistry::totals() const {
   AdapterTotals totals{.num_adapters = std::ssize(entries_)};
   for (const auto& entry : entries_) totals.num_bytes += entry->weights->num_bytes();
   return totals;
-}
-
-AdapterRegistry::Entries::iterator AdapterRegistry::entry(std::string_view name) {
-  return std::ranges::find(entries_, name,
-                           [](const auto& entry) { return std::string_view(entry->name); });
 }
 
 }  // namespace winnow::server

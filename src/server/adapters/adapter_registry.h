@@ -67,10 +67,8 @@ class AdapterRegistry {
 
  private:
   class Disposal;
-  using Entries = std::vector<std::shared_ptr<const ServedAdapter>>;
 
   void check_locked(const Load& load) const;
-  Entries::iterator entry(std::string_view name);
 
   std::shared_ptr<Disposal> disposal_;
   Reader reader_;
@@ -78,7 +76,7 @@ class AdapterRegistry {
   mutable std::mutex mutex_;
   std::vector<std::string> model_names_;
   std::set<std::string, std::less<>> loading_;  // names whose folders are being read
-  Entries entries_;
+  std::vector<std::shared_ptr<const ServedAdapter>> entries_;
 };
 
 }  // namespace winnow::server
