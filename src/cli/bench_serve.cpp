@@ -106,15 +106,6 @@ void add_flags(FlagSet& set, ServeBenchFlags& flags) {
   set.add_string("output-json", flags.output_json, "File for the result, as --save-result");
 }
 
-std::int64_t in_range(const char* flag, const std::optional<std::int64_t>& value,
-                      std::int64_t fallback, std::int64_t low, std::int64_t high) {
-  const std::int64_t out = value.value_or(fallback);
-  if (out < low || out > high) {
-    throw UsageError(fmt::format("--{}: {} is not between {} and {}", flag, out, low, high));
-  }
-  return out;
-}
-
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> out;
   std::size_t begin = 0;
@@ -164,7 +155,7 @@ void check_header(const std::string& flag, const std::string& text) {
 
 load::ClientOptions client_options(const ServeBenchFlags& flags) {
   load::ClientOptions out;
-  const std::int64_t port = in_range("port", flags.port, 8000, 1, 65535);
+  const std::int64_t port = bounded("--port", flags.port, 8000, 1, 65535);
   const bool is_ipv6 = flags.host.find(':') != std::string::npos;
   out.base = load::parse_url(!flags.base_url.empty() ? flags.base_url
                              : is_ipv6 ? fmt::format("http://[{}]:{}", flags.host, port)
@@ -195,15 +186,15 @@ load::ClientOptions client_options(const ServeBenchFlags& flags) {
     check_header("--header", header);
     out.headers.emplace_back(header.substr(0, equal), header.substr(equal + 1));
   }
-  out.timeout =
-      std::chrono::seconds(in_range("request-timeout", flags.request_timeout, 21600, 1, 1'000'000));
+  out.timeout = std::chrono::seconds(
+      bounded("--request-timeout", flags.request_timeout, 21600, 1, 1'000'000));
   return out;
 }
 
 std::vector<load::Prompt> prompts_of(const ServeBenchFlags& flags, const Tokenizer* tokenizer) {
   load::DatasetOptions options;
   options.num_prompts =
-      static_cast<std::size_t>(in_range("num-prompts", flags.num_prompts, 1000, 1, kMaxPrompts));
+      static_cast<std::size_t>(bounded("--num-prompts", flags.num_prompts, 1000, 1, kMaxPrompts));
   options.seed = static_cast<std::uint64_t>(flags.seed.value_or(0));
   options.tokenizer = tokenizer;
   if (!(flags.range_ratio >= 0 && flags.range_ratio < 1)) {
@@ -213,23 +204,23 @@ std::vector<load::Prompt> prompts_of(const ServeBenchFlags& flags, const Tokeniz
   if (flags.dataset_name == "random") {
     return load::make_prompts(
         options,
-        {.input_len = in_range("random-input-len", flags.random_input_len, 1024, 1, kMaxTokens),
-         .output_len = in_range("random-output-len", flags.random_output_len, 128, 1, kMaxTokens),
+        {.input_len = bounded("--random-input-len", flags.random_input_len, 1024, 1, kMaxTokens),
+         .output_len = bounded("--random-output-len", flags.random_output_len, 128, 1, kMaxTokens),
          .range_ratio = flags.range_ratio,
-         .prefix_len = in_range("random-prefix-len", flags.random_prefix_len, 0, 0, kMaxTokens)});
+         .prefix_len = bounded("--random-prefix-len", flags.random_prefix_len, 0, 0, kMaxTokens)});
   }
   if (flags.dataset_name == "prefix_repetition") {
     return load::make_prompts(
         options,
         {.input_len =
-             in_range("prefix-repetition-suffix-len", flags.suffix_len, 256, 1, kMaxTokens),
+             bounded("--prefix-repetition-suffix-len", flags.suffix_len, 256, 1, kMaxTokens),
          .output_len =
-             in_range("prefix-repetition-output-len", flags.prefix_output_len, 128, 1, kMaxTokens),
+             bounded("--prefix-repetition-output-len", flags.prefix_output_len, 128, 1, kMaxTokens),
          .range_ratio = 0,
          .prefix_len =
-             in_range("prefix-repetition-prefix-len", flags.prefix_len, 256, 0, kMaxTokens),
+             bounded("--prefix-repetition-prefix-len", flags.prefix_len, 256, 0, kMaxTokens),
          .num_prefixes =
-             in_range("prefix-repetition-num-prefixes", flags.num_prefixes, 10, 1, 1'000'000)});
+             bounded("--prefix-repetition-num-prefixes", flags.num_prefixes, 10, 1, 1'000'000)});
   }
   if (flags.dataset_path.empty()) {
     throw UsageError(fmt::format("--dataset-name {} needs --dataset-path", flags.dataset_name));
@@ -239,8 +230,8 @@ std::vector<load::Prompt> prompts_of(const ServeBenchFlags& flags, const Tokeniz
       .path = flags.dataset_path,
       .output_len = is_sharegpt ? flags.sharegpt_output_len : flags.custom_output_len};
   if (file.output_len) {
-    (void)in_range(is_sharegpt ? "sharegpt-output-len" : "custom-output-len", file.output_len, 1, 1,
-                   kMaxTokens);
+    (void)bounded(is_sharegpt ? "--sharegpt-output-len" : "--custom-output-len", file.output_len, 1,
+                  1, kMaxTokens);
   }
   return is_sharegpt ? load::read_sharegpt(options, file) : load::read_custom(options, file);
 }
@@ -281,16 +272,17 @@ int run_bench_serve(const Words& words) {
   const Tokenizer* counter = tokenizer ? &*tokenizer : nullptr;
   const load::ReportOptions report = report_options(flags, counter);
   if (!(flags.burstiness > 0)) throw UsageError("--burstiness: not above 0");
-  load::RunOptions options{.client = client_options(flags),
-                           .arrivals = {.request_rate = rate_of(flags),
-                                        .burstiness = flags.burstiness,
-                                        .seed = static_cast<std::uint64_t>(flags.seed.value_or(0))},
-                           .max_concurrency = static_cast<std::size_t>(in_range(
-                               "max-concurrency", flags.max_concurrency, 0, 0, kMaxPrompts)),
-                           .num_warmups = static_cast<std::size_t>(
-                               in_range("num-warmups", flags.num_warmups, 0, 0, kMaxPrompts)),
-                           .ready_timeout = std::chrono::seconds(in_range(
-                               "ready-check-timeout-sec", flags.ready_timeout, 600, 0, 1'000'000))};
+  load::RunOptions options{
+      .client = client_options(flags),
+      .arrivals = {.request_rate = rate_of(flags),
+                   .burstiness = flags.burstiness,
+                   .seed = static_cast<std::uint64_t>(flags.seed.value_or(0))},
+      .max_concurrency = static_cast<std::size_t>(
+          bounded("--max-concurrency", flags.max_concurrency, 0, 0, kMaxPrompts)),
+      .num_warmups =
+          static_cast<std::size_t>(bounded("--num-warmups", flags.num_warmups, 0, 0, kMaxPrompts)),
+      .ready_timeout = std::chrono::seconds(
+          bounded("--ready-check-timeout-sec", flags.ready_timeout, 600, 0, 1'000'000))};
   const std::vector<load::Prompt> prompts = prompts_of(flags, counter);
   const load::RunResult result = load::run(options, prompts);
   const Json json = load::result_json(options, result, prompts, report);

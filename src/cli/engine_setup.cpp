@@ -66,11 +66,8 @@ std::optional<std::int32_t> wanted_length(const EngineFlags& flags, const ModelC
 
 void check_counts(const EngineFlags& flags) {
   const auto check = [](const char* flag, const std::optional<std::int64_t>& value,
-                        std::int64_t low, std::int64_t high) {
-    if (value && (*value < low || *value > high)) {
-      throw UsageError(fmt::format("{}: {} is not between {} and {}", flag, *value, low, high));
-    }
-  };
+                        std::int64_t low,
+                        std::int64_t high) { (void)bounded(flag, value, low, low, high); };
   check("--max-num-seqs", flags.max_num_seqs, 1, 65536);
   check("--max-num-batched-tokens", flags.max_num_batched_tokens, 1, 1 << 20);
   check("--long-prefill-token-threshold", flags.long_prefill_token_threshold, 0, INT32_MAX);

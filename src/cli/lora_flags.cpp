@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/usage_error.h"
+#include "cli/value_grammar.h"
 
 namespace winnow::cli {
 namespace {
@@ -14,14 +15,6 @@ namespace {
 constexpr std::int64_t kRanks[] = {1, 8, 16, 32, 64, 128, 256, 320, 512};
 constexpr std::int64_t kMaxLoaded = 1024;
 constexpr std::int64_t kDefaultLoaded = 16;
-
-std::int32_t bounded(const char* flag, const std::optional<std::int64_t>& value,
-                     std::int64_t fallback, std::int64_t low, std::int64_t high) {
-  if (value && (*value < low || *value > high)) {
-    throw UsageError(fmt::format("{}: {} is not between {} and {}", flag, *value, low, high));
-  }
-  return static_cast<std::int32_t>(value.value_or(fallback));
-}
 
 std::string module_member(const Json& object, const char* key, const std::string& text) {
   if (!object.contains(key) || object[key].is_null()) return {};
@@ -129,16 +122,20 @@ std::optional<LoraSettings> lora_settings(const LoraFlags& flags) {
     settings.modules.push_back(parse_module(text));
   }
   check_names(settings.modules);
-  settings.max_loras = bounded("--max-loras", flags.max_loras, 1, 1, kMaxLoaded);
-  settings.max_rank = bounded("--max-lora-rank", flags.max_lora_rank, 16, 1, 512);
+  const auto count = [](const char* flag, const std::optional<std::int64_t>& value,
+                        std::int64_t fallback, std::int64_t high) {
+    return static_cast<std::int32_t>(bounded(flag, value, fallback, 1, high));
+  };
+  settings.max_loras = count("--max-loras", flags.max_loras, 1, kMaxLoaded);
+  settings.max_rank = count("--max-lora-rank", flags.max_lora_rank, 16, 512);
   if (std::ranges::find(kRanks, settings.max_rank) == std::ranges::end(kRanks)) {
     throw UsageError(fmt::format("--max-lora-rank: {} is not one of {}", settings.max_rank,
                                  fmt::join(kRanks, ", ")));
   }
   const auto num_modules = static_cast<std::int64_t>(settings.modules.size());
   const std::int64_t least = std::max<std::int64_t>(settings.max_loras, num_modules);
-  settings.max_loaded = bounded("--max-cpu-loras", flags.max_cpu_loras,
-                                std::max(kDefaultLoaded, least), 1, kMaxLoaded);
+  settings.max_loaded =
+      count("--max-cpu-loras", flags.max_cpu_loras, std::max(kDefaultLoaded, least), kMaxLoaded);
   if (settings.max_loaded < settings.max_loras) {
     throw UsageError(fmt::format("--max-cpu-loras {} is below --max-loras {}", settings.max_loaded,
                                  settings.max_loras));

@@ -173,21 +173,14 @@ server::HttpOptions http_options(const ServerFlags& flags, bool has_keys) {
   options.host = !flags.host.empty() ? flags.host : has_keys ? "0.0.0.0" : "127.0.0.1";
   options.port = static_cast<std::uint16_t>(flags.port.value_or(8000));
   options.uds = flags.uds;
-  const auto bounded = [](const char* flag, const std::optional<std::int64_t>& value,
-                          std::int64_t fallback, std::int64_t high) {
-    if (value && (*value < 1 || *value > high)) {
-      throw UsageError(fmt::format("{}: {} is not between 1 and {}", flag, *value, high));
-    }
-    return value.value_or(fallback);
-  };
-  options.num_io_threads = static_cast<int>(bounded("--io-threads", flags.io_threads, 2, 256));
+  options.num_io_threads = static_cast<int>(bounded("--io-threads", flags.io_threads, 2, 1, 256));
   options.max_body_bytes =
-      bounded("--max-body-bytes", flags.max_body_bytes, options.max_body_bytes, 1LL << 40);
+      bounded("--max-body-bytes", flags.max_body_bytes, options.max_body_bytes, 1, 1LL << 40);
   options.max_buffered_bytes = std::max(options.max_buffered_bytes, 4 * options.max_body_bytes);
   options.max_header_bytes = static_cast<std::uint32_t>(
-      bounded("--max-header-bytes", flags.max_header_bytes, options.max_header_bytes, 1 << 20));
+      bounded("--max-header-bytes", flags.max_header_bytes, options.max_header_bytes, 1, 1 << 20));
   options.max_connections = static_cast<int>(
-      bounded("--max-connections", flags.max_connections, options.max_connections, 1 << 20));
+      bounded("--max-connections", flags.max_connections, options.max_connections, 1, 1 << 20));
   options.header_timeout = seconds("--header-timeout", flags.header_timeout);
   options.body_timeout = seconds("--body-timeout", flags.body_timeout);
   options.write_timeout = seconds("--write-timeout", flags.write_timeout);

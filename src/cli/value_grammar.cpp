@@ -107,6 +107,14 @@ bool parse_boolean(const std::string& flag, std::string_view text) {
   throw UsageError(fmt::format("{}: '{}' is not true or false", flag, text));
 }
 
+std::int64_t bounded(const std::string& flag, const std::optional<std::int64_t>& value,
+                     std::int64_t fallback, std::int64_t low, std::int64_t high) {
+  if (value && (*value < low || *value > high)) {
+    throw UsageError(fmt::format("{}: {} is not between {} and {}", flag, *value, low, high));
+  }
+  return value.value_or(fallback);
+}
+
 void check_choice(const std::string& flag, std::string_view text,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), text) == choices.end()) {

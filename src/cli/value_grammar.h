@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,11 @@ std::vector<std::int64_t> parse_integer_list(const std::string& flag, const std:
 std::int64_t parse_integer(const std::string& flag, std::string_view text);
 double parse_real(const std::string& flag, std::string_view text);
 bool parse_boolean(const std::string& flag, std::string_view text);
+
+/// The value of a flag, or `fallback`, which may be anything. Throws UsageError unless a given
+/// value is in [low, high].
+std::int64_t bounded(const std::string& flag, const std::optional<std::int64_t>& value,
+                     std::int64_t fallback, std::int64_t low, std::int64_t high);
 
 /// Throws UsageError listing the choices unless `text` is one of them.
 void check_choice(const std::string& flag, std::string_view text,
