@@ -12,6 +12,7 @@
 #include "checkpoint/testing/temporary_folder.h"
 #include "cli/engine_flags.h"
 #include "cli/server_flags.h"
+#include "cli/testing/usage_error_text.h"
 #include "cli/usage_error.h"
 #include "cli/value_grammar.h"
 
@@ -48,12 +49,7 @@ Parsed parse(const std::vector<std::string>& words) {
 }
 
 std::string usage_error(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const UsageError& error) {
-    return error.text();
-  }
-  return {};
+  return testing::usage_error_text([&] { parse(words); });
 }
 
 TEST(Flags, DashesUnderscoresEqualsAndShortForms) {

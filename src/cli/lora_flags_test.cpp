@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/usage_error.h"
+#include "cli/testing/usage_error_text.h"
 
 namespace winnow::cli {
 namespace {
@@ -22,12 +22,7 @@ std::optional<LoraSettings> parse(std::vector<std::string> words,
 }
 
 std::string usage_error(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const UsageError& error) {
-    return error.text();
-  }
-  return {};
+  return testing::usage_error_text([&] { parse(words); });
 }
 
 TEST(LoraFlags, DefaultsAreThoseOfVllm) {

@@ -6,9 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/engine_core.h"
-#include "engine/testing/collector.h"
-#include "engine/testing/fake_runner.h"
+#include "engine/testing/core_fixture.h"
 
 namespace winnow {
 namespace {
@@ -48,40 +46,14 @@ GenerationRequest make_request(const Adapter& adapter, std::int32_t length, std:
   return request;
 }
 
-class EngineAdapterTest : public ::testing::Test {
+class EngineAdapterTest : public testing::EngineCoreFixture {
  protected:
-  void start(const EngineOptions& options, const FakeRunnerOptions& runner = {}) {
-    core_.reset();
-    runner_ = std::make_unique<FakeRunner>(runner);
-    core_ = std::make_unique<EngineCore>(options, *runner_, nullptr);
-  }
-
-  std::shared_ptr<Collected> submit(GenerationRequest request) {
-    auto collected = std::make_shared<Collected>();
-    collect(request, collected);
-    core_->submit(++last_id_, std::move(request), Clock::now());
-    return collected;
-  }
-
-  void run_all() {
-    for (int i = 0; i < 100000 && core_->has_work(); ++i) core_->step();
-    EXPECT_FALSE(core_->has_work());
-    core_->check_integrity();
-    EXPECT_EQ(core_->stats().num_free_blocks, runner_->num_blocks());
-    EXPECT_EQ(runner_->num_foreign_slots, 0);
-    EXPECT_TRUE(core_->stats().adapters.empty());
-  }
-
   std::shared_ptr<Collected> run_alone(const GenerationRequest& request) {
     start(small_options());
     const auto out = submit(request);
     run_all();
     return out;
   }
-
-  std::unique_ptr<FakeRunner> runner_;
-  std::unique_ptr<EngineCore> core_;
-  RequestId last_id_ = 0;
 };
 
 std::vector<GenerationRequest> mixed_requests() {

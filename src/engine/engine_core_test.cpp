@@ -9,8 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/testing/collector.h"
-#include "engine/testing/fake_runner.h"
+#include "engine/testing/core_fixture.h"
 
 namespace winnow {
 namespace {
@@ -32,23 +31,8 @@ EngineOptions small_options() {
   return options;
 }
 
-class EngineCoreTest : public ::testing::Test {
+class EngineCoreTest : public testing::EngineCoreFixture {
  protected:
-  void start(const EngineOptions& options, const testing::FakeRunnerOptions& runner = {}) {
-    core_.reset();
-    runner_ = std::make_unique<FakeRunner>(runner);
-    core_ = std::make_unique<EngineCore>(options, *runner_, nullptr);
-    options_ = options;
-  }
-
-  std::shared_ptr<Collected> submit(GenerationRequest request) {
-    auto collected = std::make_shared<Collected>();
-    collect(request, collected);
-    validate_request(request, options_, *runner_);
-    core_->submit(++last_id_, std::move(request), Clock::now());
-    return collected;
-  }
-
   std::shared_ptr<Collected> submit_prompt(std::int32_t length, std::int32_t max_tokens,
                                            std::uint64_t seed = 1) {
     GenerationRequest request;
@@ -58,19 +42,6 @@ class EngineCoreTest : public ::testing::Test {
     request.sampling.logit_bias = {{62, -100.0F}};  // what some tests let fail
     return submit(std::move(request));
   }
-
-  void run_all() {
-    for (int i = 0; i < 100000 && core_->has_work(); ++i) core_->step();
-    EXPECT_FALSE(core_->has_work());
-    core_->check_integrity();
-    EXPECT_EQ(core_->stats().num_free_blocks, runner_->num_blocks());
-    EXPECT_EQ(runner_->num_foreign_slots, 0);
-  }
-
-  EngineOptions options_;
-  std::unique_ptr<FakeRunner> runner_;
-  std::unique_ptr<EngineCore> core_;
-  RequestId last_id_ = 0;
 };
 
 TEST_F(EngineCoreTest, GeneratesUpToMaxTokens) {
