@@ -181,6 +181,13 @@ class MoeCase {
   std::int32_t adapter_of(std::int64_t token) const {
     return adapter_of_[static_cast<std::size_t>(token)];
   }
+  std::size_t first_token_of(std::int32_t adapter) const {
+    const auto found = std::find(adapter_of_.begin(), adapter_of_.end(), adapter);
+    return static_cast<std::size_t>(found - adapter_of_.begin());
+  }
+  /// The expert of adapter 1.
+  std::int32_t lonely() const { return lonely_; }
+  void set_lonely(std::int32_t expert) { lonely_ = expert; }
 
   struct Output {
     std::vector<float> y;
@@ -202,7 +209,8 @@ class MoeCase {
     std::vector<LoraMlp> all;
     for (const PackedMlpAdapter& adapter : packed) all.push_back(adapter.view());
     std::vector<LoraMlp> one(kExperts);
-    one[kLonely] = packed[kLonely].view();
+    const auto lonely = static_cast<std::size_t>(lonely_);
+    one[lonely] = packed[lonely].view();
     const LoraMoe on_all{.experts = all, .shared = shared_adapter.view()};
     const LoraMoe on_one{.experts = one, .shared = {}};
     const LoraMoe on_shared{.experts = {}, .shared = shared_adapter.view()};
@@ -229,13 +237,13 @@ class MoeCase {
 
   static constexpr int kExperts = 6;
   static constexpr int kTopK = 2;
-  static constexpr int kLonely = 3;
   static constexpr std::int64_t kHidden = 64;
   static constexpr std::int64_t kWidth = 32;
   static constexpr std::int64_t kShared = 96;
 
  private:
   std::int64_t num_tokens_;
+  std::int32_t lonely_ = 3;
   RandomInputs random_;
   testing::RandomMatrix router_;
   testing::RandomMlp shared_;
@@ -279,16 +287,17 @@ TEST(Lora, ExpertsEqualTheReferenceAndEachTokenAlone) {
 // Fault G1: an adapter that is non-zero for one expert only.
 TEST(Lora, AnAdapterOfOneExpertChangesTheTokensThatChoseIt) {
   for_each_taker([&](const Backend& backend, const OpContext& context) {
-    const MoeCase c(QuantScheme::kNvfp4, 90, testing::Spread::kRandom, 830);
+    MoeCase c(QuantScheme::kNvfp4, 90, testing::Spread::kRandom, 830);
     SCOPED_TRACE(c.describe());
-    const auto adapted = c.run(backend, context, 0, c.num_tokens());
     const auto base = c.run(backend, context, 0, c.num_tokens(), false);
+    c.set_lonely(base.experts[c.first_token_of(1) * MoeCase::kTopK]);
+    const auto adapted = c.run(backend, context, 0, c.num_tokens());
     int num_changed = 0;
     for (std::int64_t t = 0; t < c.num_tokens(); ++t) {
       if (c.adapter_of(t) != 1) continue;
       const auto* const chosen = adapted.experts.data() + t * MoeCase::kTopK;
       const bool is_chosen =
-          std::find(chosen, chosen + MoeCase::kTopK, MoeCase::kLonely) != chosen + MoeCase::kTopK;
+          std::find(chosen, chosen + MoeCase::kTopK, c.lonely()) != chosen + MoeCase::kTopK;
       const auto first = adapted.y.begin() + t * MoeCase::kHidden;
       const bool is_equal =
           std::equal(first, first + MoeCase::kHidden, base.y.begin() + t * MoeCase::kHidden);
