@@ -1,6 +1,6 @@
 #include "cli/check.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/check.h"
+#include "ops/backend.h"
 
 namespace winnow {
 namespace {
@@ -44,8 +45,10 @@ void add_check_command(CLI::App& app, int& exit_code) {
   verb->add_option("model", flags->folder, "Checkpoint folder")->required();
   verb->add_option("--golden", flags->options.golden,
                    "File of outputs to compare with; default: golden.safetensors in the folder");
+  verb->add_option("--lora", flags->options.adapter,
+                   "Folder of an adapter to run with; the golden outputs are then to be its own");
   verb->add_option("--backend", flags->options.backend,
-                   "auto, scalar, cpu, cpu-avx512, cpu-avx2 or cpu-portable")
+                   fmt::format("{}", fmt::join(ops::kBackendNames, ", ")))
       ->capture_default_str();
   verb->add_option("--kv-cache-dtype", flags->kv_dtype,
                    "fp32, bf16, fp8 or nvfp4; golden outputs were made without quantised caches")

@@ -26,6 +26,14 @@ TEST(CheckCommand, SucceedsWithinTheToleranceAndFailsBeyond) {
   EXPECT_EQ(run(std::string(kNanoText) + " --kv-cache-dtype nvfp4 --dequant e4m3"), 1);
 }
 
+TEST(CheckCommand, ComparesAnAdapterWithTheAdaptedModelsOutputs) {
+  const std::string lora = WINNOW_SOURCE_DIR "/tests/golden/nano-lora/attention";
+  const std::string golden = " --golden " + lora + "/golden.safetensors";
+  EXPECT_EQ(run(kNanoText + golden + " --lora " + lora), 0);
+  EXPECT_EQ(run(kNanoText + golden), 1);
+  EXPECT_THROW(run(kNanoText + golden + " --lora " + kNanoText), Error);
+}
+
 TEST(CheckCommand, RefusesNamesAndFoldersItDoesNotKnow) {
   EXPECT_THROW(run(std::string(kNanoText) + " --kv-cache-dtype int4"), Error);
   EXPECT_THROW(run(std::string(kNanoText) + " --dequant rounded"), Error);
