@@ -1,6 +1,7 @@
 """What who runs the server sees of it: logs, times, settings, what would fit, service managers."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -140,6 +141,20 @@ def test_the_unit_is_one(tmp_path):
     assert result.returncode == 0 and "winnow" not in result.stderr, result.stderr
     # And the flags in it are flags.
     assert "--config /etc/winnow/serve.yaml --log-format json" in unit
+    assert "--api-key-file ${CREDENTIALS_DIRECTORY}/api-keys" in unit
+
+
+def test_the_health_check_of_the_image(server):
+    dockerfile = (ROOT / "packaging" / "Dockerfile").read_text()
+    check = json.loads(re.search(r"HEALTHCHECK [^\[]*CMD (\[.*\])\n", dockerfile)[1])
+
+    def asked(port):
+        return subprocess.run(check, env={**os.environ, "WINNOW_PORT": port}, capture_output=True)
+
+    assert asked(server.url.rsplit(":", 1)[1]).returncode == 0
+    with socket.socket() as nobody:  # bound, and nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        assert asked(str(nobody.getsockname()[1])).returncode != 0
 
 
 def test_the_example_settings_are_flags(model, start):
