@@ -20,6 +20,10 @@ target_include_directories(xgrammar SYSTEM PRIVATE
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0
   XGRAMMAR_ENABLE_INTERNAL_CHECK=0 XGRAMMAR_LOG_CUSTOMIZE=1)
 target_compile_options(xgrammar PRIVATE -w)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The standard it is written for. Under C++20 clang 14 wants types whole where it has vectors of them.
+  set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
+endif()
 if(WINNOW_SANITIZE)
   target_compile_options(xgrammar PRIVATE -fsanitize=${WINNOW_SANITIZE} -fno-omit-frame-pointer)
 endif()
