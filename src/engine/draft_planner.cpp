@@ -1,6 +1,7 @@
 #include "engine/draft_planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/scheduler.h"
 
@@ -32,7 +33,6 @@ void DraftPlanner::set_costs(const StepCosts& costs) {
 std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> candidates,
                                                    std::int32_t num_sequences,
                                                    std::int32_t num_other_rows) {
-  probed_ = nullptr;
   for (const Candidate& candidate : candidates) candidate.sequence->drafting.is_probe = false;
   if (!chooser_) {
     const std::int32_t length =
@@ -51,17 +51,16 @@ std::span<const std::int32_t> DraftPlanner::choose(std::span<const Candidate> ca
   chooser_->clock().set_factors(correction_.factors(num_sequences));
   chooser_->choose(forecasts_, others, plan_.exploration_seconds, plan_);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const bool is_probe = static_cast<std::int32_t>(i) == plan_.probed;
+    const bool is_probe = plan_.is_to_learn(i);
     DraftMemory& memory = candidates[i].sequence->drafting;
     memory.last_length = is_probe ? 0 : plan_.lengths[i];
     memory.is_probe = is_probe;
-    if (is_probe) probed_ = candidates[i].sequence;
   }
-  settle_context(candidates);
+  settle_context(candidates, others.num_sequences);
   is_planned_ = true;
   const bool is_drafting =
       std::ranges::any_of(plan_.lengths, [](auto length) { return length > 0; });
-  if (!is_drafting || plan_.probed >= 0) num_in_a_row_ = 0;
+  if (!is_drafting || plan_.is_to_learn()) num_in_a_row_ = 0;
   if (is_corrected_ && ++num_in_a_row_ > kPlainPeriod) {
     num_in_a_row_ = 0;
     plan_.lengths.assign(candidates.size(), 0);
@@ -81,14 +80,20 @@ bool DraftPlanner::is_worth_following(const Sequence& sequence, std::int32_t num
   clock.set_factors(correction_.factors(num_sequences));
   const DraftForecast stranger{
       .survival = forecast_survival(AcceptanceHistory(kSequenceDecay), history_, length_options_),
+      .hoped = hoped_survival(AcceptanceHistory(kSequenceDecay), history_, length_options_),
       .limit = max_drafts(),
       .kv_bytes = sequence.num_tokens() * clock.costs().kv_token_bytes,
       .row_kv_bytes = sequence.num_tokens() * clock.costs().row_kv_token_bytes};
   forecasts_.assign(static_cast<std::size_t>(num_sequences), stranger);
-  if (chooser_->gain(forecasts_) > clock.context_seconds(num_sequences)) return true;
+  if (chooser_->gain(forecasts_) > 0) return true;
   const double trial =
       clock.context_seconds(sequence.num_tokens()) + kTrialTokens * clock.context_seconds(1);
-  if (num_followed_ > 0 || !context_budget_.affords(trial)) return false;
+  const double trials = trial * (num_sequences - num_followed_);  // all or none
+  if (chooser_->hoped_gain(forecasts_) > 0 && context_budget_.can_hold(trials)) {
+    if (plan_.exploration_seconds < 0 || !context_budget_.affords(trials)) return false;
+  } else if (num_followed_ > 0 || !context_budget_.affords(trial)) {
+    return false;
+  }
   context_budget_.spend(clock.context_seconds(sequence.num_tokens()));
   ++num_followed_;
   return true;
@@ -96,9 +101,10 @@ bool DraftPlanner::is_worth_following(const Sequence& sequence, std::int32_t num
 
 /// Keeping up is paid for by what the step's drafts are expected to save, or else by the budget;
 /// when that is spent the candidates are followed no longer.
-void DraftPlanner::settle_context(std::span<const Candidate> candidates) {
+void DraftPlanner::settle_context(std::span<const Candidate> candidates, std::int32_t num_others) {
   num_followed_ = static_cast<std::int32_t>(candidates.size());
-  const double cost = chooser_->clock().context_seconds(num_followed_);
+  const auto num_tokens = static_cast<std::int32_t>(std::lround(plan_.expected_tokens));
+  const double cost = chooser_->clock().context_seconds(num_tokens - num_others);
   context_budget_.settle(plan_.decode_seconds, plan_.gain_seconds - cost);
   if (context_budget_.affords(0)) return;
   context_budget_.clear_debt();
@@ -111,6 +117,7 @@ DraftForecast DraftPlanner::forecast_of(const Candidate& candidate) const {
   const StepCosts& costs = chooser_->costs();
   const double context = sequence.num_tokens();
   return {.survival = forecast_survival(sequence.drafting.history, history_, length_options_),
+          .hoped = hoped_survival(sequence.drafting.history, history_, length_options_),
           .limit = std::min(candidate.limit, max_drafts()),
           .previous = sequence.drafting.last_length,
           .hope = forecast_hope(sequence.drafting.history, history_, length_options_),
@@ -163,12 +170,12 @@ void DraftPlanner::observe(std::span<const Chunk> chunks) {
     for (std::size_t i = 0; i < std::min(num_tested, draft.confidences.size()); ++i) {
       calibration_.observe(draft.confidences[i], static_cast<std::int32_t>(i) < num_accepted);
     }
-    if (&sequence == probed_) plan_.settle_probe(num_accepted);
+    if (sequence.drafting.is_probe) plan_.settle_probe(num_accepted);
   }
 }
 
 void DraftPlanner::observe_step(const StepTimes& seen, std::span<const Chunk> chunks) {
-  const bool is_probe = is_planned_ && plan_.probed >= 0;
+  const bool is_probe = is_planned_ && plan_.is_to_learn();
   is_planned_ = false;
   if (!is_corrected_) return;
   const StepCosts& costs = chooser_->costs();

@@ -39,7 +39,8 @@ class DraftPlanner {
   /// Whether the drafter is to keep up with the sequence, one of `num_sequences` at work, decided
   /// when its first tokens have been computed. Where drafting is not expected to pay for keeping up
   /// only one now and then is followed, as a small share of the time allows, to see whether it
-  /// does; and nobody any more once that is spent.
+  /// does, or all where a trial might show so much that drafting all pays; and nobody any more once
+  /// that is spent.
   bool follows(Sequence& sequence, std::int32_t num_sequences);
 
   struct Candidate {  // a followed sequence
@@ -65,7 +66,7 @@ class DraftPlanner {
  private:
   DraftForecast forecast_of(const Candidate& candidate) const;
   double draft_kv_bytes(double context) const;
-  void settle_context(std::span<const Candidate> candidates);
+  void settle_context(std::span<const Candidate> candidates, std::int32_t num_others);
   bool is_worth_following(const Sequence& sequence, std::int32_t num_sequences);
 
   SpeculationOptions options_;
@@ -79,7 +80,6 @@ class DraftPlanner {
   AcceptanceHistory history_{kEngineDecay};  // of all sequences
   ConfidenceCalibration calibration_;
   DraftPlan plan_;
-  Sequence* probed_ = nullptr;            // of plan_
   bool is_planned_ = false;               // plan_ is of the step that is observed next
   std::int32_t num_in_a_row_ = 0;         // steps that drafted, but for probes
   std::vector<DraftForecast> forecasts_;  // of the candidates

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "engine/scheduler.h"
-#include "engine/speculate/measure_costs.h"
-#include "engine/testing/fake_runner.h"
 
 namespace winnow {
 namespace {
@@ -236,57 +234,93 @@ TEST(DraftPlanner, NothingIsDraftedWhilePausedOrAfterAFailure) {
   EXPECT_EQ(batch.lengths[0], 0);
 }
 
-/// One sequence whose steps take set times, whatever costs say.
-class TimedStream {
+/// Seconds that steps take, whatever costs say.
+struct Machine {
+  double plain = 0;          // a step without drafts
+  double pass = 0;           // of the drafter, for all
+  double row = 0;            // of a draft
+  double step_context = 0;   // of the drafter's context where anybody is followed
+  double token_context = 0;  // and for each token of a followed sequence besides
+};
+
+/// Sequences on a machine.
+class TimedBatch {
  public:
-  TimedStream(double plain, double draft, double a_row)
-      : plain_(plain), draft_(draft), row_(a_row) {
+  TimedBatch(const Machine& machine, const StepCosts& costs, std::size_t num_sequences = 1)
+      : machine_(machine), sequences_(num_sequences) {
     SpeculationOptions options;
     options.num_drafts = kDrafts;
     options.is_adaptive = true;
     planner_ = std::make_unique<DraftPlanner>(options);
-    StepCosts costs = memory_bound();
-    costs.context_times = {{1, 1e-6}, {101, 1e-4}};
     planner_->set_costs(costs);
     begin();
   }
 
   void begin() {
-    sequence_ = std::make_unique<Sequence>();
-    sequence_->tokens.assign(100, 0);
+    for (auto& sequence : sequences_) {
+      sequence = std::make_unique<Sequence>();
+      sequence->tokens.assign(100, 0);
+    }
   }
 
   /// A step, with a prompt of so many tokens in it besides.
-  void step(double rate, double context, std::int32_t num_prompt_rows = 0) {
+  void step(double rate, std::int32_t num_prompt_rows = 0) {
+    const auto size = static_cast<std::int32_t>(sequences_.size());
     std::vector<DraftPlanner::Candidate> candidates;
-    const bool is_followed = planner_->follows(*sequence_, 1);
-    if (is_followed) candidates.push_back({sequence_.get(), kDrafts});
-    const auto chosen = planner_->choose(candidates, 1, num_prompt_rows);
-    const std::int32_t length = chosen.empty() ? 0 : chosen[0];
-    sequence_->draft.clear();
-    sequence_->draft.tokens.assign(static_cast<std::size_t>(length), 0);
-    std::int32_t num_right = 0;
-    while (num_right < length && uniform() < rate) ++num_right;
-    sequence_->draft.verified.num_accepted = num_right;
-    sequence_->draft.verified.is_rejected = num_right < length;
+    for (auto& sequence : sequences_) {
+      const bool is_new = !sequence->drafting.is_followed.has_value();
+      sequence->draft.clear();
+      if (!planner_->follows(*sequence, size)) continue;
+      candidates.push_back({sequence.get(), kDrafts});
+      if (is_new) seconds += machine_.token_context * sequence->num_tokens();
+    }
+    const auto chosen = planner_->choose(candidates, size, num_prompt_rows);
+    std::int32_t num_drafts = 0, num_right = 0;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      DraftBlock& draft = candidates[i].sequence->draft;
+      const std::int32_t length = chosen[i];
+      draft.tokens.assign(static_cast<std::size_t>(length), 0);
+      Verified& verified = draft.verified;
+      while (verified.num_accepted < length && uniform() < rate) ++verified.num_accepted;
+      verified.is_rejected = verified.num_accepted < length;
+      num_drafts += length;
+      num_right += verified.num_accepted;
+    }
     Sequence prompt;
-    std::vector<Chunk> chunks = {
-        {.sequence = sequence_.get(), .num_tokens = 1, .num_drafts = length}};
+    std::vector<Chunk> chunks;
+    for (auto& sequence : sequences_) {
+      chunks.push_back(
+          {.sequence = sequence.get(), .num_tokens = 1, .num_drafts = sequence->draft.size()});
+    }
     if (num_prompt_rows > 0) {
       chunks.push_back({.sequence = &prompt, .num_tokens = num_prompt_rows});
     }
     planner_->observe(chunks);
-    const StepTimes seen{.target = plain_ + row_ * length,
-                         .draft = length > 0 ? draft_ : 0,
-                         .context = is_followed ? context : 0};
+    const double context =
+        machine_.step_context +
+        machine_.token_context * (static_cast<double>(candidates.size()) + num_right);
+    const StepTimes seen{.target = machine_.plain + machine_.row * num_drafts,
+                         .draft = num_drafts > 0 ? machine_.pass : 0,
+                         .context = candidates.empty() ? 0 : context};
     planner_->observe_step(seen, chunks);
     if (num_prompt_rows > 0) return;
     seconds += seen.total();
-    tokens += 1 + num_right;
+    tokens += size + num_right;
+  }
+
+  /// Answers of `num_steps` steps each.
+  void answer(int num_answers, int num_steps, double rate) {
+    for (int i = 0; i < num_answers; ++i) {
+      begin();
+      for (int k = 0; k < num_steps; ++k) step(rate);
+    }
   }
 
   /// Tokens a second over those of plain decoding.
-  double speed() const { return static_cast<double>(tokens) * plain_ / seconds; }
+  double speed() const {
+    return static_cast<double>(tokens) * machine_.plain /
+           (seconds * static_cast<double>(sequences_.size()));
+  }
 
   double seconds = 0;
   std::int64_t tokens = 0;
@@ -294,120 +328,100 @@ class TimedStream {
  private:
   double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
-  double plain_, draft_, row_;
+  Machine machine_;
   std::unique_ptr<DraftPlanner> planner_;
-  std::unique_ptr<Sequence> sequence_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
   std::mt19937_64 random_{11};
 };
+
+StepCosts with_small_contexts() {
+  StepCosts costs = memory_bound();
+  costs.context_times = {{1, 1e-6}, {101, 1e-4}};
+  return costs;
+}
 
 // As on a CPU: a drafter's pass that was measured in warm caches takes four times as long behind a
 // step, rows cost, and so does following. Every prompt takes fifty steps' time, which is none of
 // decoding's.
 TEST(DraftPlanner, TimesThatCostsLeftOutAreLearntAndPaidFor) {
   for (const double rate : {0.0, 0.4, 0.6, 0.8}) {
-    TimedStream stream(0.8e-3, 1.4e-3, 0.5e-3);
+    TimedBatch batch({.plain = 0.8e-3, .pass = 1.4e-3, .row = 0.5e-3, .step_context = 9e-5},
+                     with_small_contexts());
     for (int answer = 0; answer < 40; ++answer) {
-      stream.begin();
-      stream.step(rate, 9e-5, 256);
-      for (int i = 0; i < 128; ++i) stream.step(rate, 9e-5);
+      batch.begin();
+      batch.step(rate, 256);
+      for (int i = 0; i < 128; ++i) batch.step(rate);
     }
-    EXPECT_GT(stream.speed(), 0.98) << rate;
+    EXPECT_GT(batch.speed(), 0.98) << rate;
   }
 }
 
 TEST(DraftPlanner, DraftsThatCostLittleAreMadeWhateverCostsSay) {
-  TimedStream stream(1e-3, 5e-5, 1e-5);
-  for (int i = 0; i < 2000; ++i) stream.step(0.8, 1e-6);
-  EXPECT_GT(stream.speed(), 2.5);
+  TimedBatch batch({.plain = 1e-3, .pass = 5e-5, .row = 1e-5, .step_context = 1e-6},
+                   with_small_contexts());
+  for (int i = 0; i < 2000; ++i) batch.step(0.8);
+  EXPECT_GT(batch.speed(), 2.5);
 }
 
-// A machine that gets slow makes everything slow: not a reason to stop, and none to go on either
-// way for long once it is fast again.
-TEST(StepCorrection, FollowsTheMachine) {
-  StepCorrection correction;
-  const StepTimes plain{.target = 1e-3}, drafting{.target = 1.2e-3, .draft = 2e-4};
-  const auto observe = [&](const StepTimes& expected, double factor, bool has_drafts) {
-    correction.observe(4, has_drafts, expected,
-                       {.target = expected.target * factor, .draft = expected.draft * factor});
-  };
-  EXPECT_EQ(correction.factors(4).plain, 1.0);
-  observe(plain, 1.25, false);
-  EXPECT_DOUBLE_EQ(correction.factors(4).plain, 1.25);   // the first counts whole
-  EXPECT_DOUBLE_EQ(correction.factors(4).verify, 1.25);  // as far off as plain steps
-  EXPECT_DOUBLE_EQ(correction.factors(64).plain, 1.25);  // as at any size
-  observe(drafting, 2.5, true);
-  EXPECT_DOUBLE_EQ(correction.factors(4).verify, 2.5);
-  EXPECT_DOUBLE_EQ(correction.factors(4).draft, 2.5);
-  EXPECT_DOUBLE_EQ(correction.factors(4).plain, 1.25);
-  observe(plain, 1000.0, false);  // what no draft has to do with
-  EXPECT_LT(correction.factors(4).plain, 2.0);
-  for (int i = 0; i < 300; ++i) observe(plain, 1.0, false);
-  EXPECT_NEAR(correction.factors(4).plain, 1.0, 0.01);
-  for (int i = 0; i < 6; ++i) {  // rare, so each counts for much
-    observe(drafting, 1.0, true);
-    for (int k = 0; k < 100; ++k) observe(plain, 1.0, false);
-  }
-  EXPECT_LT(correction.factors(4).verify, 1.4);
-  EXPECT_LT(correction.factors(64).draft, 1.4);
+constexpr double kPlain = 2.1e-3, kRows = 8e-4, kContext = 8e-5;
+
+/// Rows cost as on a CPU. With seven drafts each, all accepted, there are `gain` times the tokens a
+/// second of plain decoding; the drafts of a single one of many sequences never pay.
+Machine machine_of(double gain, std::int32_t num_sequences, double context = kContext) {
+  const double whole = (1 + kDrafts) * kPlain / gain;
+  const double rows = kDrafts * kRows;
+  return {.plain = kPlain,
+          .pass = whole - kPlain - rows - context * (1 + kDrafts),
+          .row = kRows / num_sequences,
+          .token_context = context / num_sequences};
 }
 
-TEST(StepCorrection, WhatADeviceStillHasToDoIsNoFaultOfTheNextStep) {
-  StepCorrection correction;
-  for (int i = 0; i < 100; ++i) {  // a launch is all that the host sees
-    correction.observe(1, false, {.target = 1e-3, .context = 1e-4},
-                       {.target = 1.1e-3, .context = 5e-6});
-  }
-  EXPECT_NEAR(correction.factors(1).plain, 1.0, 0.01);
-  EXPECT_EQ(correction.factors(1).context_seconds, 0);
-  for (int i = 0; i < 100; ++i) {  // a CPU's caches are not as warm as when it was measured
-    correction.observe(1, false, {.target = 1e-3, .context = 1e-5},
-                       {.target = 1e-3, .context = 9e-5});
-  }
-  EXPECT_GT(correction.factors(1).context_seconds, 5e-5);
-  EXPECT_LE(correction.factors(1).context_seconds, 8e-5);
+StepCosts costs_of(const Machine& machine) {
+  StepCosts costs{.bytes_per_second = 1e9,
+                  .fixed_seconds = kPlain - kRows,
+                  .row_seconds = machine.row,
+                  .draft_fixed_seconds = machine.pass};
+  costs.context_times = {{1, machine.token_context}, {101, 101 * machine.token_context}};
+  return costs;
 }
 
-// Whatever little room there is, and without reading what nobody wrote.
-TEST(MeasureCosts, WorksOnPoolsAndStepsOfAnySize) {
-  for (const std::int32_t num_blocks : {1, 3, 200}) {
-    for (const std::int32_t max_tokens : {1, 5, 64}) {
-      testing::FakeRunner runner({.num_blocks = num_blocks, .max_drafts = kDrafts});
-      runner.poison_pool();
-      const StepCosts costs = measure_step_costs(runner, {.num_drafts = 4,
-                                                          .max_tokens = max_tokens,
-                                                          .max_sequences = 8,
-                                                          .max_model_len = num_blocks * 8,
-                                                          .seconds = 0.05});
-      EXPECT_NO_THROW(costs.validate());
-      EXPECT_EQ(costs.step_times.front().count, 1);
-      EXPECT_EQ(costs.verify_times.empty(), max_tokens == 1);
-      EXPECT_EQ(costs.draft_times.front().count, 1);
-      EXPECT_EQ(runner.num_foreign_slots, 0);
-      EXPECT_EQ(runner.num_blind_slots, 0);
-      EXPECT_LE(runner.max_batch_tokens, max_tokens);
+// Drafts that pay for all together and for nobody alone: a few trials of all show it, within the
+// first answers.
+TEST(DraftPlanner, WhatPaysIfAllDraftIsFoundSoon) {
+  for (const std::int32_t num_sequences : {1, 2, 4, 8, 16}) {
+    for (const double gain : {1.1, 1.2, 1.4}) {
+      const Machine machine = machine_of(gain, num_sequences);
+      TimedBatch batch(machine, costs_of(machine), static_cast<std::size_t>(num_sequences));
+      batch.answer(8, 128, 1.0);
+      EXPECT_GT(batch.speed(), 0.95 * gain) << num_sequences << ' ' << gain;
     }
   }
 }
 
-TEST(StepTimes, AreReadBetweenAndBeyondWhatWasMeasured) {
-  StepCosts costs{.bytes_per_second = 1e9};
-  costs.step_times = {{1, 1.0}, {4, 4.0}, {8, 6.0}};
-  costs.verify_times = {{2, 2.0}};
-  costs.draft_times = {{1, 0.5}, {2, 0.75}};
-  costs.draft_slot_seconds = 0.125;
-  StepClock clock(costs);
-  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 1}), 1.0);
-  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 2}), 2.0);
-  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 6}), 5.0);
-  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 12}), 8.0);
-  const StepLoad drafting{
-      .num_rows = 6, .num_draft_rows = 3, .num_drafting = 3, .longest_draft = 1};
-  EXPECT_DOUBLE_EQ(clock.seconds(drafting), 6.0 + 1.0 + 0.125);
-  clock.set_factors({.verify = 2.0, .draft = 2.0});
-  EXPECT_DOUBLE_EQ(clock.seconds(drafting), 2 * (6.0 + 1.0 + 0.125));
-  EXPECT_DOUBLE_EQ(clock.seconds({.num_rows = 1}), 1.0);
-  costs.step_times.push_back({16, 5.0});
-  EXPECT_THROW(costs.validate(), Error);
+// Nor does it cost much where they do not pay: for want of acceptance, as costs say, or whatever
+// they say.
+TEST(DraftPlanner, WhatDoesNotPayIfAllDraftIsLeft) {
+  for (const std::int32_t num_sequences : {1, 2, 4, 8, 16}) {
+    const Machine good = machine_of(1.4, num_sequences), bad = machine_of(0.9, num_sequences);
+    for (const double rate : {0.0, 0.3, 0.6, 0.8, 1.0}) {
+      for (const Machine& told : {good, bad}) {
+        TimedBatch batch(rate < 1 ? good : bad, costs_of(told),
+                         static_cast<std::size_t>(num_sequences));
+        batch.answer(8, 128, rate);
+        EXPECT_GT(batch.speed(), 0.98) << num_sequences << ' ' << rate;
+        batch.answer(72, 128, rate);
+        EXPECT_GT(batch.speed(), 0.98) << num_sequences << ' ' << rate;
+      }
+    }
+  }
+}
+
+// Where keeping up is dear it is so for each token that a step accepts.
+TEST(DraftPlanner, AcceptedTokensArePaidForInTheDraftersContext) {
+  const Machine machine = machine_of(0.9, 16, 0.15 * kPlain);
+  TimedBatch batch(machine, costs_of(machine), 16);
+  batch.answer(80, 128, 1.0);
+  EXPECT_GT(batch.speed(), 0.98);
 }
 
 }  // namespace

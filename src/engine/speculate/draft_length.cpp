@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -65,6 +66,18 @@ Survival forecast_survival(const AcceptanceHistory& sequence, const AcceptanceHi
   return survival;
 }
 
+Survival hoped_survival(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                        const DraftLengthOptions& options) {
+  Survival survival;
+  double so_far = 1.0;
+  for (std::int32_t i = 0; i < kMaxDraftLength; ++i) {
+    const double prior = engine.rate(i, 1.0, options.engine_weight);
+    so_far *= sequence.rate(i, prior, options.sequence_weight);
+    survival[static_cast<std::size_t>(i)] = so_far;
+  }
+  return survival;
+}
+
 double forecast_hope(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
                      const DraftLengthOptions& options) {
   constexpr double kHopefulTests = 4.0;  // as if so many more had been passed
@@ -90,8 +103,8 @@ void DraftLengthChooser::choose(std::span<const DraftForecast> requests, const O
     if (!is_worth_beginning(requests, plan)) evaluate_plain(requests, plan);
   }
   plan.gain_seconds = gain_of(requests, plan);
-  plan.exploration_seconds = exploration_seconds;
-  probe(requests, exploration_seconds + options_.exploration * plan.decode_seconds, plan);
+  plan.exploration_seconds = exploration_seconds + options_.exploration * plan.decode_seconds;
+  explore(requests, plan);
 
   // What one row less would save: beyond the last one rows may cost more than any of these.
   StepLoad load = load_of(requests, plan.lengths);
@@ -105,7 +118,13 @@ double DraftLengthChooser::gain(std::span<const DraftForecast> requests) {
   others_ = {};
   evaluate_plain(requests, gain_plan_);
   find_best(requests, gain_plan_);
-  return gain_of(requests, gain_plan_);
+  return followed_gain_of(requests, gain_plan_);
+}
+
+double DraftLengthChooser::hoped_gain(std::span<const DraftForecast> requests) {
+  others_ = {};
+  find_hoped(requests, gain_plan_);
+  return followed_gain_of(requests, gain_plan_);
 }
 
 /// What the tokens beyond plain decoding's are worth, less what the step takes longer.
@@ -115,8 +134,15 @@ double DraftLengthChooser::gain_of(std::span<const DraftForecast> requests,
          (plan.seconds - plan.plain_seconds);
 }
 
+double DraftLengthChooser::followed_gain_of(std::span<const DraftForecast> requests,
+                                            const DraftPlan& plan) const {
+  const auto num_tokens = static_cast<std::int32_t>(std::lround(plan.expected_tokens));
+  return gain_of(requests, plan) - clock_.context_seconds(num_tokens);
+}
+
 void DraftLengthChooser::evaluate_plain(std::span<const DraftForecast> requests, DraftPlan& plan) {
   plan.probed = -1;
+  plan.is_trial = false;
   plan.lengths.assign(requests.size(), 0);
   evaluate(requests, plan);
   plan.plain_seconds = plan.seconds;
@@ -211,10 +237,37 @@ bool DraftLengthChooser::is_worth_beginning(std::span<const DraftForecast> reque
 }
 
 /// Where a sequence does not draft nothing is learnt about it: from time to time, when what was
-/// saved pays for the whole try, the most promising one drafts.
-void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double credit,
-                               DraftPlan& plan) {
-  if (options_.exploration == 0) return;
+/// saved pays for it, somebody drafts, or all do.
+void DraftLengthChooser::explore(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  if (options_.exploration == 0 || plan.exploration_seconds < 0) return;
+  const bool is_plain = std::ranges::all_of(plan.lengths, [](auto length) { return length == 0; });
+  if (!is_plain || !try_all(requests, plan)) probe(requests, plan);
+}
+
+/// As many drafts as pay if all goes as hoped: one step shows of every slot and of the clock what
+/// probes would not for long. A trial is paid for when it is over: it cannot lose more than a few
+/// steps' time, and what was accepted is saved again, so that those that pay follow one another.
+bool DraftLengthChooser::try_all(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  find_hoped(requests, hoped_plan_);
+  const double gain = gain_of(requests, hoped_plan_);
+  if (!(gain > 0) || gain < options_.hysteresis * plan.decode_seconds) return false;
+  plan.is_trial = true;
+  plan.exploration_seconds -= hoped_plan_.seconds - plan.seconds;
+  plan.lengths = hoped_plan_.lengths;
+  evaluate(requests, plan);
+  return true;
+}
+
+void DraftLengthChooser::find_hoped(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  hoped_.assign(requests.begin(), requests.end());
+  for (DraftForecast& request : hoped_) request.survival = request.hoped;
+  evaluate_plain(hoped_, plan);
+  find_best(hoped_, plan);
+}
+
+/// The most promising one of those that do not draft.
+void DraftLengthChooser::probe(std::span<const DraftForecast> requests, DraftPlan& plan) {
+  double& credit = plan.exploration_seconds;
   std::size_t chosen = requests.size();
   for (std::size_t r = 0; r < requests.size(); ++r) {
     if (plan.lengths[r] > 0 || std::min(requests[r].limit, options_.max_length) == 0) continue;
@@ -223,7 +276,6 @@ void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double c
   if (chosen == requests.size()) {      // everyone drafts, or nobody can
     constexpr double kMaxSaved = 12.0;  // steps: for a few tries when somebody can again
     if (plan.decode_seconds > 0) credit = std::min(credit, kMaxSaved * plan.decode_seconds);
-    plan.exploration_seconds = credit;
     return;
   }
   const double seconds_before = plan.seconds;
@@ -233,12 +285,11 @@ void DraftLengthChooser::probe(std::span<const DraftForecast> requests, double c
   const double cost = plan.seconds - seconds_before;
   if (credit >= cost) {
     plan.probed = static_cast<std::int32_t>(chosen);
-    plan.exploration_seconds = credit - cost;
+    credit -= cost;
     return;
   }
   plan.lengths[chosen] = 0;
   evaluate(requests, plan);
-  plan.exploration_seconds = credit;
 }
 
 StepLoad DraftLengthChooser::load_of(std::span<const DraftForecast> requests,

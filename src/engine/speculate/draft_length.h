@@ -67,6 +67,10 @@ struct DraftLengthOptions {
 Survival forecast_survival(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
                            const DraftLengthOptions& options);
 
+/// As good as what was seen leaves room for: what nobody has tested is accepted.
+Survival hoped_survival(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
+                        const DraftLengthOptions& options);
+
 /// How well a sequence's drafts may turn out at best: few tests leave much hope.
 double forecast_hope(const AcceptanceHistory& sequence, const AcceptanceHistory& engine,
                      const DraftLengthOptions& options);
@@ -74,6 +78,7 @@ double forecast_hope(const AcceptanceHistory& sequence, const AcceptanceHistory&
 /// One decoding sequence as the choice sees it.
 struct DraftForecast {
   Survival survival{};
+  Survival hoped{};            // hoped_survival(): trials are made where that would pay
   std::int32_t limit = 0;      // most drafts now: max_tokens, context, drafter; 0: cannot draft
   std::int32_t previous = -1;  // length of its last step, 0 after a probe; -1: none
   double hope = 0;          // forecast_hope(): whom to try first where nobody's drafts seem to pay
@@ -97,17 +102,22 @@ struct DraftPlan {
   double min_survival = 0;
   double exploration_seconds = 0;  // saved up, to be handed to the next choice
   std::int32_t probed = -1;        // the request that drafts to be measured, not to gain; -1: none
+  bool is_trial = false;           // all that draft do so to be measured
   double seconds_per_token = 0;    // of plain decoding, without prompts
   double plain_seconds = 0;        // of this step without drafts
   double decode_seconds = 0;       // of its decodes alone: what shares of time are of
   double prompt_seconds = 0;       // the rest of plain_seconds
-  double gain_seconds = 0;         // as gain() says, of this step and without the probe
+  double gain_seconds = 0;         // what its drafts save, a probe's and a trial's apart
 
-  /// What the probe brought is saved again: only losses count against exploration.
+  bool is_to_learn() const { return is_trial || probed >= 0; }
+  bool is_to_learn(std::size_t request) const {
+    return is_trial ? lengths[request] > 0 : static_cast<std::int32_t>(request) == probed;
+  }
+  /// What a probe or a trial brought is saved again: only losses count against exploration.
   void settle_probe(std::int32_t num_accepted) {
     exploration_seconds += num_accepted * seconds_per_token;
   }
-  /// The probe's step has taken so long in place of `seconds`.
+  /// Its step has taken so long in place of `seconds`.
   void settle_time(double seen) {
     exploration_seconds -= std::clamp(seen - seconds, -plain_seconds, kMaxSurprise * plain_seconds);
   }
@@ -122,16 +132,20 @@ class DraftLengthChooser {
   /// Throws Error{kInvalidArgument}.
   DraftLengthChooser(const StepCosts& costs, const DraftLengthOptions& options);
 
-  /// Except for a probe the plan's expected rate, of all sequences and beside the time that prompts
-  /// take, is not below that without drafts. Probes lose at most `exploration` of plain decoding's
-  /// time: `exploration_seconds` is the last plan's, settled. The best plan is exact where all rows
-  /// cost alike: then the m most likely drafts are the best m.
+  /// Except for probes and trials the plan's expected rate, of all sequences and beside the time
+  /// that prompts take, is not below that without drafts. Probes and trials lose at most
+  /// `exploration` of plain decoding's time, and one trial more: `exploration_seconds` is the last
+  /// plan's, settled. The best plan is exact where all rows cost alike: then the m most likely
+  /// drafts are the best m.
   void choose(std::span<const DraftForecast> requests, const OtherWork& others,
               double exploration_seconds, DraftPlan& plan);
 
-  /// Seconds that the best drafts are expected to save in each step, against getting their tokens
-  /// one by one; 0 where none pay. No probes.
+  /// Seconds that following such sequences is expected to save in each step, against getting the
+  /// tokens one by one: what the best drafts do, less what the drafter's context of all tokens
+  /// takes. Below 0 where it does not pay. No probes.
   double gain(std::span<const DraftForecast> requests);
+  /// The same if all goes as hoped.
+  double hoped_gain(std::span<const DraftForecast> requests);
 
   StepClock& clock() { return clock_; }
   const StepCosts& costs() const { return clock_.costs(); }
@@ -145,7 +159,10 @@ class DraftLengthChooser {
   void find_best(std::span<const DraftForecast> requests, DraftPlan& plan);
   void keep_previous(std::span<const DraftForecast> requests, DraftPlan& plan);
   bool is_worth_beginning(std::span<const DraftForecast> requests, const DraftPlan& plan) const;
-  void probe(std::span<const DraftForecast> requests, double credit, DraftPlan& plan);
+  void explore(std::span<const DraftForecast> requests, DraftPlan& plan);
+  bool try_all(std::span<const DraftForecast> requests, DraftPlan& plan);
+  void find_hoped(std::span<const DraftForecast> requests, DraftPlan& plan);
+  void probe(std::span<const DraftForecast> requests, DraftPlan& plan);
   void evaluate(std::span<const DraftForecast> requests, DraftPlan& plan);
   StepLoad load_of(std::span<const DraftForecast> requests,
                    std::span<const std::int32_t> lengths) const;
@@ -154,11 +171,13 @@ class DraftLengthChooser {
   DraftLengthOptions options_;
   double plain_tokens(std::span<const DraftForecast> requests) const;
   double gain_of(std::span<const DraftForecast> requests, const DraftPlan& plan) const;
+  double followed_gain_of(std::span<const DraftForecast> requests, const DraftPlan& plan) const;
 
   OtherWork others_;
   std::vector<Slot> slots_;
   std::vector<std::int32_t> lengths_;
-  DraftPlan gain_plan_;
+  std::vector<DraftForecast> hoped_;  // the requests as they are hoped to be
+  DraftPlan gain_plan_, hoped_plan_;
 };
 
 /// Steps of `first` to `last` sequences draft `num_tokens` each.

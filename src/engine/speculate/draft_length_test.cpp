@@ -388,6 +388,41 @@ TEST(DraftLength, ProbesFindOutThatDraftsHaveBecomeGood) {
   EXPECT_GE(first_kept, 0);
 }
 
+// Trials that pay follow one another; one that does not is paid for first.
+TEST(DraftLength, ATrialIsPaidForByWhatItBringsOrLater) {
+  const StepCosts costs{.bytes_per_second = 1e15,
+                        .fixed_seconds = 1e-3,
+                        .row_seconds = 2e-4,
+                        .draft_fixed_seconds = 4e-3};
+  std::vector<DraftForecast> requests = requests_of(std::vector<double>(4, 0.3));
+  for (DraftForecast& request : requests) request.hoped = geometric(1.0);
+  DraftLengthChooser chooser(costs, {});
+  DraftPlan plan;
+  for (int i = 0; i < 3; ++i) {
+    chooser.choose(requests, {}, plan.exploration_seconds, plan);
+    EXPECT_TRUE(plan.is_trial);
+    EXPECT_EQ(plan.lengths, std::vector<std::int32_t>(4, 7));
+    EXPECT_LT(plan.exploration_seconds, 0);
+    EXPECT_EQ(plan.gain_seconds, 0);
+    plan.settle_probe(28);
+  }
+  const double saved = plan.exploration_seconds;
+  chooser.choose(requests, {}, saved, plan);
+  const double risk = plan.seconds - plan.plain_seconds;
+  EXPECT_LT(risk, 7 * plan.plain_seconds);
+  int num_plain = 0;
+  for (; num_plain < 5000; ++num_plain) {
+    chooser.choose(requests, {}, plan.exploration_seconds, plan);
+    if (plan.is_to_learn()) break;
+  }
+  EXPECT_TRUE(plan.is_trial);
+  EXPECT_NEAR(num_plain * 0.007 * plan.plain_seconds, risk - saved, 0.02 * plan.plain_seconds);
+  for (DraftForecast& request : requests) request.hoped = geometric(0.8);
+  chooser.choose(requests, {}, 1.0, plan);
+  EXPECT_FALSE(plan.is_trial);
+  EXPECT_GE(plan.probed, 0);
+}
+
 // A long prompt in the step makes its rate so low that any draft would raise it.
 TEST(DraftLength, DraftsAreNoCheaperBesideAPrompt) {
   const StepCosts costs{.bytes_per_second = 1e15,
