@@ -93,7 +93,7 @@ run_gtest() {
 
 check_ops() {
   WINNOW_TEST_BACKEND=cuda-exact run_gtest ops 'cuda-exact = scalar' 600 ops_test \
-    --gtest_filter='Embed.*:RmsNorm.*:Linear.*:Mlp.*:Moe.*:QkvInsert.*:IndexTopk.*:Attention.*'
+    --gtest_filter='Embed.*:RmsNorm.*:Linear.*:Lora.*:Mlp.*:Moe.*:QkvInsert.*:IndexTopk.*:Attention.*'
   run_gtest ops 'cuda near scalar' 600 ops_test --gtest_filter='*CudaFast*'
 }
 
@@ -115,6 +115,7 @@ check_golden() {
   local model dtype cases=() pids=()
   WINNOW_TEST_BACKEND=cuda-exact run_gtest golden 'drafters, cuda-exact' 300 model_test \
     --gtest_filter='*DsparkDrafter*'
+  run_gtest golden 'adapters, cuda-exact' 300 golden_test --gtest_filter='*NanoLora*cuda_exact*'
   for model in nano-text m3-heads winnow-tiny; do
     [ -f "$(model_folder "$model")/config.json" ] ||
       { add_row golden "$model" 1 "no $(model_folder "$model")"; continue; }
@@ -188,9 +189,9 @@ check_sanitizer() {
     [ "$tool" = memcheck ] || bin=$bin_racecheck
     runner=(compute-sanitizer --tool "$tool" --error-exitcode 9)
     WINNOW_TEST_BACKEND=cuda-exact run_gtest sanitizer "$tool cuda-exact" 900 ops_test \
-      --gtest_filter='Embed.*:RmsNorm.*:Linear.ARow*:Mlp.Unusual*:Moe.EqualScores*:QkvInsert.Every*:IndexTopk.EveryBlockCount*:IndexTopk.NaN*:Attention.AFew*'
+      --gtest_filter='Embed.*:RmsNorm.*:Linear.ARow*:Lora.AStepOf*:Mlp.Unusual*:Moe.EqualScores*:QkvInsert.Every*:IndexTopk.EveryBlockCount*:IndexTopk.NaN*:Attention.AFew*'
     run_gtest sanitizer "$tool cuda" 900 ops_test \
-      --gtest_filter='CudaFastRms*:CudaFastMlp.*:CudaFastMoe.*:CudaFastQkv*:*CudaFast*nvfp4_e4m3'
+      --gtest_filter='CudaFastRms*:CudaFastMlp.*:CudaFastMoe.*:CudaFastLora.*:CudaFastQkv*:*CudaFast*nvfp4_e4m3'
     runner=()
   done
   bin=$ordinary

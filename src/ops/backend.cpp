@@ -23,6 +23,7 @@ Backend make_scalar_backend() {
           .pack = scalar::pack,
           .make_random = {},
           .bind_experts = {},
+          .bind_lora = {},
           .reserve = {},
           .run_step = {},
           .keep_rows = scalar::keep_rows,

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/machine.h"
 #include "ops/attention/attention.h"
@@ -56,6 +57,8 @@ struct StepKey {
   std::int32_t num_draws = 0;
   std::int32_t num_positions = 0;  // the bound that launches use
   std::int64_t generation = 0;     // of this kind: changes whenever an address has changed
+  /// What names the step's adapters in their order; a name never comes again.
+  std::vector<std::int64_t> adapters = {};
   friend auto operator<=>(const StepKey&, const StepKey&) = default;
 };
 
@@ -81,6 +84,9 @@ struct Backend {
   std::function<std::unique_ptr<ExpertTable>(std::span<const MlpWeights> experts,
                                              const MlpWeights& shared)>
       bind_experts;
+  /// What operations want to know of an adapter's sites at load, entries in the order of `sites`.
+  /// Safe to call while a step runs; empty: nothing.
+  std::function<std::unique_ptr<LoraTable>(std::span<const LoraSite* const> sites)> bind_lora;
 
   /// Makes room for whatever an operation takes within these limits; empty: nothing to do.
   std::function<void(const WorkLimits& limits)> reserve;
@@ -93,7 +99,7 @@ struct Backend {
   void (*embed)(const OpContext&, const EmbedParams&) = nullptr;
   void (*rms_norm)(const OpContext&, const RmsNormParams&) = nullptr;
   void (*linear)(const OpContext&, const LinearParams&) = nullptr;
-  /// Null: not offered, and the operations below take no adapters either.
+  /// What adapters add behind a product that knows nothing of them.
   void (*lora)(const OpContext&, const LoraParams&) = nullptr;
   void (*qkv_insert)(const OpContext&, const QkvInsertParams&) = nullptr;
   void (*index_topk)(const OpContext&, const IndexTopkParams&) = nullptr;

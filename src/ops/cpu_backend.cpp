@@ -46,6 +46,7 @@ ops::Backend backend_of() {
           .pack = pack,
           .make_random = {},
           .bind_experts = {},
+          .bind_lora = {},
           .reserve = {},
           .run_step = {},
           .keep_rows = scalar::keep_rows,

@@ -19,7 +19,8 @@ std::int64_t scratch_bytes(const WorkLimits& limits) {
   const std::int64_t pairs = limits.top_k_experts + 1;
   const std::int64_t moe =
       pairs * (std::max(limits.expert_width, limits.mlp_width) * 4 + limits.hidden * 2) * kFloat +
-      limits.num_experts * 4 * kFloat;
+      limits.num_experts * 4 * kFloat +
+      limits.hidden * kFloat;  // of what tokens with adapters had before
   const std::int64_t mlp = limits.mlp_width * 4 * kFloat;
   const std::int64_t attention =
       limits.attention.num_heads * (limits.attention.head_dim + 2) * kFloat;
@@ -50,14 +51,17 @@ Backend make_cuda_backend(int device, CudaKernels kernels) {
           [raw](std::span<const MlpWeights> experts, const MlpWeights& shared) {
             return cuda::bind_experts(*raw, experts, shared);
           },
+      .bind_lora =
+          [raw](std::span<const LoraSite* const> sites) { return cuda::bind_lora(*raw, sites); },
       .reserve = [raw](const WorkLimits& limits) { raw->reserve_scratch(scratch_bytes(limits)); },
-      .run_step = [graphs = std::make_shared<cuda::StepGraphs>(context_stream)](
+      .run_step = [graphs = std::make_shared<cuda::StepGraphs>(context_stream, raw->recording())](
                       const StepKey& key,
                       const std::function<void()>& step) { graphs->run(key, step); },
       .keep_rows = cuda::exact::keep_rows,
       .embed = cuda::exact::embed,
       .rms_norm = is_fast ? cuda::fast::rms_norm : cuda::exact::rms_norm,
       .linear = is_fast ? cuda::fast::linear : cuda::exact::linear,
+      .lora = cuda::exact::lora,
       .qkv_insert = is_fast ? cuda::fast::qkv_insert : cuda::exact::qkv_insert,
       .index_topk = is_fast ? cuda::fast::index_topk : cuda::exact::index_topk,
       .attention = is_fast ? cuda::fast::attention : cuda::exact::attention,

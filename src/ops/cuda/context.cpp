@@ -55,7 +55,8 @@ Context::Context(int device) : device_(device) {
   name_ = properties.name;
   num_multiprocessors_ = properties.multiProcessorCount;
   stream_ = make_stream(device);
-  memory_ = make_device_memory(device, stream_);
+  recording_ = std::make_shared<std::recursive_mutex>();
+  memory_ = make_device_memory(device, stream_, recording_);
   counters_ = ops::Array<std::uint32_t>(memory_, kNumCounters, "counters of operations");
   reserve_scratch(std::int64_t{64} << 20);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "ops/cuda/memory.h"
 #include "ops/memory.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it; keeps CUDA's headers out of C++ files
@@ -27,6 +28,12 @@ class DeviceScratch {
     return reinterpret_cast<T*>(take(count * static_cast<std::int64_t>(sizeof(T))));
   }
   void reset() { used_ = 0; }
+
+  /// What can still be taken, before rounding.
+  std::int64_t available_bytes() const { return block_.num_bytes() - used_; }
+  /// A place to go back to; what was taken since is no longer valid.
+  std::int64_t mark() const { return used_; }
+  void rewind(std::int64_t mark) { used_ = mark; }
 
   std::int64_t num_bytes() const { return block_.num_bytes(); }
 
@@ -50,6 +57,8 @@ class Context {
   int device() const { return device_; }
   const std::string& name() const { return name_; }
   const std::shared_ptr<ops::Memory>& memory() const { return memory_; }
+  /// Locked while the stream records, and by whoever submits to it from another thread.
+  const SharedLock& recording() const { return recording_; }
 
   /// Grows the scratch block; between steps only.
   void reserve_scratch(std::int64_t num_bytes);
@@ -64,6 +73,7 @@ class Context {
   std::string name_;
   int num_multiprocessors_ = 0;
   std::shared_ptr<CUstream_st> stream_;
+  SharedLock recording_;
   std::shared_ptr<ops::Memory> memory_;
   std::unique_ptr<DeviceScratch> scratch_;
   ops::Array<std::uint32_t> counters_;

@@ -22,6 +22,9 @@ class ExpertTable;
 struct IndexTopkParams;
 struct KeepRowsParams;
 struct LinearParams;
+struct LoraParams;
+struct LoraSite;
+class LoraTable;
 struct MatrixShape;
 struct MatrixSource;
 struct MlpParams;
@@ -45,6 +48,8 @@ std::unique_ptr<ops::PackedMatrix> make_random(Context& context,
 std::unique_ptr<ops::ExpertTable> bind_experts(Context& context,
                                                std::span<const ops::MlpWeights> experts,
                                                const ops::MlpWeights& shared);
+std::unique_ptr<ops::LoraTable> bind_lora(Context& context,
+                                          std::span<const ops::LoraSite* const> sites);
 
 /// One way only: the token is a matter of integers and of single roundings in a written order.
 void sample(const ops::OpContext& context, const ops::SampleParams& params);
@@ -54,6 +59,7 @@ void keep_rows(const ops::OpContext& context, const ops::KeepRowsParams& params)
 void embed(const ops::OpContext& context, const ops::EmbedParams& params);
 void rms_norm(const ops::OpContext& context, const ops::RmsNormParams& params);
 void linear(const ops::OpContext& context, const ops::LinearParams& params);
+void lora(const ops::OpContext& context, const ops::LoraParams& params);
 void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& params);
 void index_topk(const ops::OpContext& context, const ops::IndexTopkParams& params);
 void attention(const ops::OpContext& context, const ops::AttentionParams& params);

@@ -64,6 +64,13 @@ void StepGraphs::make_room() {
   entries_.erase(oldest);
 }
 
+cudaGraph_t StepGraphs::record(const std::function<void()>& step) const {
+  const std::lock_guard recording(*recording_);
+  Capture capture(stream_);
+  step();
+  return capture.end();
+}
+
 void StepGraphs::run(const ops::StepKey& key, const std::function<void()>& step) {
   const auto [generation, is_new] = generations_.try_emplace(key.kind, key.generation);
   if (!is_new && generation->second != key.generation) {
@@ -81,9 +88,7 @@ void StepGraphs::run(const ops::StepKey& key, const std::function<void()>& step)
   Entry& entry = found->second;
   entry.last_used = ++clock_;
   if (entry.graph == nullptr) {
-    Capture capture(stream_);
-    step();
-    const cudaGraph_t graph = capture.end();
+    const cudaGraph_t graph = record(step);
     const cudaError_t status = cudaGraphInstantiate(&entry.graph, graph, 0);
     cudaGraphDestroy(graph);
     check(status, "cudaGraphInstantiate");

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "ops/backend.h"
+#include "ops/cuda/memory.h"
 
 struct CUstream_st;
+struct CUgraph_st;
 struct CUgraphExec_st;
 
 namespace winnow::cuda {
@@ -16,7 +19,8 @@ namespace winnow::cuda {
 /// recorded while it runs, later ones are replayed. Used by the thread that owns the decoder.
 class StepGraphs {
  public:
-  explicit StepGraphs(CUstream_st* stream) : stream_(stream) {}
+  StepGraphs(CUstream_st* stream, SharedLock recording)
+      : stream_(stream), recording_(std::move(recording)) {}
   ~StepGraphs();
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
@@ -32,8 +36,10 @@ class StepGraphs {
 
   void drop(ops::StepKind kind);
   void make_room();
+  CUgraph_st* record(const std::function<void()>& step) const;
 
   CUstream_st* stream_;
+  SharedLock recording_;
   std::map<ops::StepKey, Entry> entries_;
   std::map<ops::StepKind, std::int64_t> generations_;
   std::int64_t clock_ = 0;

@@ -20,7 +20,8 @@ constexpr std::int64_t kLargeBytes = kSlabBytes / 8;
 
 class DeviceMemory final : public ops::Memory {
  public:
-  DeviceMemory(int device, SharedStream stream) : device_(device), stream_(std::move(stream)) {}
+  DeviceMemory(int device, SharedStream stream, SharedLock recording)
+      : device_(device), stream_(std::move(stream)), recording_(std::move(recording)) {}
 
   ~DeviceMemory() override {
     for (const Slab& slab : slabs_) cudaFree(slab.data);
@@ -45,12 +46,14 @@ class DeviceMemory final : public ops::Memory {
       data = rounded >= kLargeBytes ? raw_allocate(rounded, what) : carve(rounded, what);
       pieces_.emplace(data, Piece{.what = what, .num_bytes = rounded});
     }
+    const std::lock_guard recording(*recording_);
     check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(num_bytes), stream_.get()),
           "cudaMemset");
     return data;
   }
 
   void release(std::byte* data, std::int64_t num_bytes) noexcept override {
+    const std::lock_guard recording(*recording_);  // before mutex_
     const std::lock_guard lock(mutex_);
     pieces_.erase(data);
     if (round_up(num_bytes) >= kLargeBytes) {
@@ -67,6 +70,7 @@ class DeviceMemory final : public ops::Memory {
   }
 
   void upload(void* to, const void* from, std::int64_t num_bytes) override {
+    const std::lock_guard recording(*recording_);
     use_device();
     // From pageable memory the call returns once `from` has been staged.
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice,
@@ -74,6 +78,7 @@ class DeviceMemory final : public ops::Memory {
           "copying to the device");
   }
   void download(void* to, const void* from, std::int64_t num_bytes) override {
+    const std::lock_guard recording(*recording_);
     use_device();
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToHost,
                           stream_.get()),
@@ -81,10 +86,12 @@ class DeviceMemory final : public ops::Memory {
     check(cudaStreamSynchronize(stream_.get()), "waiting for the device");
   }
   void finish() override {
+    const std::lock_guard recording(*recording_);
     use_device();
     check(cudaStreamSynchronize(stream_.get()), "waiting for the device");
   }
   void copy(void* to, const void* from, std::int64_t num_bytes) override {
+    const std::lock_guard recording(*recording_);
     use_device();
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToDevice,
                           stream_.get()),
@@ -142,6 +149,7 @@ class DeviceMemory final : public ops::Memory {
 
   const int device_;
   const SharedStream stream_;
+  const SharedLock recording_;
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;
   std::unordered_map<std::byte*, Piece> pieces_;
@@ -156,8 +164,9 @@ SharedStream make_stream(int device) {
   return {stream, [](cudaStream_t owned) { cudaStreamDestroy(owned); }};
 }
 
-std::shared_ptr<ops::Memory> make_device_memory(int device, SharedStream stream) {
-  return std::make_shared<DeviceMemory>(device, std::move(stream));
+std::shared_ptr<ops::Memory> make_device_memory(int device, SharedStream stream,
+                                                SharedLock recording) {
+  return std::make_shared<DeviceMemory>(device, std::move(stream), std::move(recording));
 }
 
 }  // namespace winnow::cuda

@@ -47,9 +47,10 @@ class Staging {
     return staging;
   }
 
-  void start(std::byte* target, cudaStream_t stream) {
+  void start(std::byte* target, const Context& context) {
     target_ = target;
-    stream_ = stream;
+    stream_ = context.stream();
+    recording_ = context.recording();
     used_ = 0;
     wait();
   }
@@ -65,10 +66,13 @@ class Staging {
   void flush() {
     if (used_ == 0) return;
     Half& half = halves_[current_];
-    check(cudaMemcpyAsync(target_, half.data, static_cast<std::size_t>(used_),
-                          cudaMemcpyHostToDevice, stream_),
-          "copying weights to the device");
-    check(cudaEventRecord(half.copied, stream_), "cudaEventRecord");
+    {
+      const std::lock_guard recording(*recording_);
+      check(cudaMemcpyAsync(target_, half.data, static_cast<std::size_t>(used_),
+                            cudaMemcpyHostToDevice, stream_),
+            "copying weights to the device");
+      check(cudaEventRecord(half.copied, stream_), "cudaEventRecord");
+    }
     target_ += used_;
     used_ = 0;
     current_ ^= 1U;
@@ -87,6 +91,7 @@ class Staging {
   std::size_t current_ = 0;
   std::byte* target_ = nullptr;
   cudaStream_t stream_ = nullptr;
+  SharedLock recording_;
   std::int64_t used_ = 0;
 };
 
@@ -329,9 +334,9 @@ bool all_fit_bf16(const ops::MatrixSource& source) {
 }
 
 void upload(const ops::MatrixSource& source, const MatrixPart& part, std::byte* target,
-            cudaStream_t stream) {
+            const Context& context) {
   Staging& staging = Staging::of_this_thread();
-  staging.start(target, stream);
+  staging.start(target, context);
   SourceReader reader(source);
   for (std::int64_t tile = 0; tile < part.num_tiles; ++tile) {
     for (std::int64_t chunk = 0; chunk < part.num_chunks; ++chunk) {
@@ -367,7 +372,7 @@ std::unique_ptr<ops::PackedMatrix> pack(Context& context,
   std::byte* target = data.data();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     parts[i].data = target;
-    upload(stacked[i], parts[i], target, context.stream());
+    upload(stacked[i], parts[i], target, context);
     target += part_bytes(parts[i]);
   }
   return std::make_unique<CudaMatrix>(rows, stacked.front().cols, std::move(parts),

@@ -14,6 +14,13 @@
 
 namespace winnow::ops {
 
+/// A backend's own view of some sites, made once when their adapter is packed.
+class LoraTable {
+ public:
+  virtual ~LoraTable() = default;
+  virtual std::int64_t num_bytes() const = 0;
+};
+
 /// One pair: `b` makes rows [first_row, first_row + b->rows()) of the projection out of values
 /// [first_rank, first_rank + b->cols()) of u.
 struct LoraPart {
@@ -27,6 +34,7 @@ struct LoraSite {
   const PackedMatrix* a = nullptr;  // [Σ rank][inputs], every part's A; null: adds nothing
   const float* scales = nullptr;    // [Σ rank]
   std::span<const LoraPart> parts;
+  const LoraTable* table = nullptr;  // of this site, where the backend makes one
 };
 
 /// One adapter in a feed-forward block.
@@ -39,6 +47,9 @@ struct LoraMlp {
 struct LoraMoe {
   std::span<const LoraMlp> experts;  // [num_experts], or empty: none adds anything
   LoraMlp shared;
+  // Of the sites of all experts by id, where the backend makes one; null: none adds anything.
+  const LoraTable* gate_up = nullptr;
+  const LoraTable* down = nullptr;
 };
 
 /// Which adapter each row of a call has.

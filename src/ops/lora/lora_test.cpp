@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 
 #include "ops/testing/backends.h"
 #include "ops/testing/compare_bits.h"
@@ -21,13 +20,6 @@ using testing::bits_equal;
 using testing::PackedLoraSite;
 using testing::RandomInputs;
 using testing::RandomLoraSite;
-
-/// Calls `check` with each backend that takes adapters.
-void for_each_taker(const std::function<void(const Backend&, const OpContext&)>& check) {
-  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
-    if (backend.lora != nullptr) check(backend, context);
-  });
-}
 
 constexpr std::int32_t kAdapters =
     4;  // the last one adds nothing, the one before has an empty site
@@ -99,7 +91,7 @@ class SiteCase {
 
 TEST(Lora, EveryBackendEqualsTheReferenceAndEachRowAlone) {
   testing::TestContext reference(1);
-  for_each_taker([&](const Backend& backend, const OpContext& context) {
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
     std::uint64_t stream = 700;
     for (const testing::Spread spread : testing::kAllSpreads) {
       for (const std::int64_t num_rows : {0, 1, 2, 13, 70, 300}) {
@@ -122,6 +114,59 @@ TEST(Lora, EveryBackendEqualsTheReferenceAndEachRowAlone) {
   });
 }
 
+/// Some sites over `num_rows` rows that take turns, by each backend and by the reference.
+void expect_equal_in_turns(const std::vector<RandomLoraSite>& sites, std::int64_t num_rows,
+                           std::int64_t inputs, std::int64_t outputs, RandomInputs& random) {
+  const auto x = random.normals(num_rows * inputs);
+  const auto before = random.normals(num_rows * outputs);
+  const auto adapter_of = testing::adapters_of_rows(
+      testing::Spread::kAlternating, num_rows, static_cast<std::int32_t>(sites.size()), random);
+  const auto run = [&](const Backend& backend, const OpContext& context) {
+    std::vector<PackedLoraSite> packed;
+    std::vector<LoraSite> views;
+    std::vector<const LoraSite*> adapters;
+    for (const RandomLoraSite& site : sites) packed.emplace_back(backend, site);
+    for (const PackedLoraSite& site : packed) views.push_back(site.view());
+    for (const LoraSite& site : views) adapters.push_back(&site);
+    std::vector<float> y = before;
+    backend.lora(context, {.rows = {.adapter_of = adapter_of.data(), .adapters = adapters},
+                           .num_rows = num_rows,
+                           .x = x.data(),
+                           .x_stride = inputs,
+                           .y = y.data(),
+                           .y_stride = outputs});
+    return y;
+  };
+  testing::TestContext reference(1);
+  const auto expected = run(make_scalar_backend(), reference.get());
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
+    ASSERT_TRUE(bits_equal(expected, run(backend, context), {num_rows, outputs}));
+  });
+}
+
+// More than travel with one launch on a device.
+TEST(Lora, AStepOfManyAdaptersEqualsTheReference) {
+  RandomInputs random(690);
+  SCOPED_TRACE(random.describe());
+  std::vector<RandomLoraSite> sites;
+  for (int i = 0; i < 140; ++i) sites.push_back(testing::random_lora_site(40, 36, random));
+  expect_equal_in_turns(sites, 300, 40, 36, random);
+}
+
+TEST(Lora, RanksOfHundredsEqualTheReference) {
+  RandomInputs random(691);
+  SCOPED_TRACE(random.describe());
+  std::vector<RandomLoraSite::Part> parts;
+  for (std::int64_t i = 0; i < 5; ++i) {
+    parts.push_back({.first_row = i * 20,
+                     .num_rows = 20,
+                     .rank = 700 - i,
+                     .scheme = i % 2 == 0 ? QuantScheme::kBF16 : QuantScheme::kF32});
+  }
+  const std::vector<RandomLoraSite> sites{{72, parts, random}, {72, {parts[1]}, random}};
+  expect_equal_in_turns(sites, 70, 72, 100, random);
+}
+
 TEST(Lora, ReferenceIsNearTheFormula) {
   const SiteCase c(40, 256, 64, testing::Spread::kRandom, 740);
   SCOPED_TRACE(c.describe());
@@ -135,22 +180,6 @@ TEST(Lora, ReferenceIsNearTheFormula) {
     }
   }
 }
-
-/// Adapters of a feed-forward block, random where `has_weights`, else without any.
-struct MlpAdapter {
-  MlpAdapter(std::int64_t hidden, std::int64_t width, RandomInputs& random)
-      : gate_up(testing::random_lora_site(hidden, 2 * width, random)),
-        down(testing::random_lora_site(width, hidden, random)) {}
-  RandomLoraSite gate_up, down;
-};
-
-struct PackedMlpAdapter {
-  PackedMlpAdapter() = default;
-  PackedMlpAdapter(const Backend& backend, const MlpAdapter& source)
-      : gate_up(backend, source.gate_up), down(backend, source.down) {}
-  LoraMlp view() const { return {.gate_up = gate_up.view(), .down = down.view()}; }
-  PackedLoraSite gate_up, down;
-};
 
 /// A layer of experts: adapter 0 on every expert and the shared one, adapter 1 on one expert alone,
 /// adapter 2 on the shared one alone, adapter 3 on nothing.
@@ -203,11 +232,12 @@ class MoeCase {
     for (const testing::RandomMlp& expert : experts_) experts.emplace_back(backend, expert);
     for (const testing::PackedMlp& expert : experts) weights.push_back(expert.weights());
 
-    const PackedMlpAdapter shared_adapter(backend, shared_adapter_);
-    std::vector<PackedMlpAdapter> packed;
-    for (const MlpAdapter& adapter : adapters_) packed.emplace_back(backend, adapter);
+    const testing::PackedMlpAdapter shared_adapter(backend, shared_adapter_);
+    std::vector<testing::PackedMlpAdapter> packed;
+    for (const testing::RandomMlpAdapter& adapter : adapters_)
+      packed.emplace_back(backend, adapter);
     std::vector<LoraMlp> all;
-    for (const PackedMlpAdapter& adapter : packed) all.push_back(adapter.view());
+    for (const testing::PackedMlpAdapter& adapter : packed) all.push_back(adapter.view());
     std::vector<LoraMlp> one(kExperts);
     const auto lonely = static_cast<std::size_t>(lonely_);
     one[lonely] = packed[lonely].view();
@@ -247,16 +277,16 @@ class MoeCase {
   RandomInputs random_;
   testing::RandomMatrix router_;
   testing::RandomMlp shared_;
-  MlpAdapter shared_adapter_;
+  testing::RandomMlpAdapter shared_adapter_;
   std::vector<testing::RandomMlp> experts_;
-  std::vector<MlpAdapter> adapters_;
+  std::vector<testing::RandomMlpAdapter> adapters_;
   std::vector<std::int32_t> adapter_of_;
   std::vector<float> bias_, h_, before_;
 };
 
 TEST(Lora, ExpertsEqualTheReferenceAndEachTokenAlone) {
   testing::TestContext reference(1);
-  for_each_taker([&](const Backend& backend, const OpContext& context) {
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
     std::uint64_t stream = 760;
     for (const QuantScheme scheme : testing::kAllSchemes) {
       for (const testing::Spread spread : testing::kAllSpreads) {
@@ -286,7 +316,7 @@ TEST(Lora, ExpertsEqualTheReferenceAndEachTokenAlone) {
 
 // Fault G1: an adapter that is non-zero for one expert only.
 TEST(Lora, AnAdapterOfOneExpertChangesTheTokensThatChoseIt) {
-  for_each_taker([&](const Backend& backend, const OpContext& context) {
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
     MoeCase c(QuantScheme::kNvfp4, 90, testing::Spread::kRandom, 830);
     SCOPED_TRACE(c.describe());
     const auto base = c.run(backend, context, 0, c.num_tokens(), false);
@@ -310,7 +340,7 @@ TEST(Lora, AnAdapterOfOneExpertChangesTheTokensThatChoseIt) {
 
 TEST(Lora, MlpEqualsTheReferenceInPlaceAndAdding) {
   testing::TestContext reference(1);
-  for_each_taker([&](const Backend& backend, const OpContext& context) {
+  testing::for_each_backend([&](const Backend& backend, const OpContext& context) {
     std::uint64_t stream = 840;
     for (const QuantScheme scheme : testing::kAllSchemes) {
       for (const testing::Spread spread : testing::kAllSpreads) {
@@ -318,13 +348,13 @@ TEST(Lora, MlpEqualsTheReferenceInPlaceAndAdding) {
           RandomInputs random(++stream);
           SCOPED_TRACE(random.describe());
           const testing::RandomMlp mlp(scheme, 64, 96, random);
-          const MlpAdapter source(64, 96, random);
+          const testing::RandomMlpAdapter source(64, 96, random);
           const auto h = random.normals(num_tokens * 64, 2.0F);
           const auto before = random.normals(num_tokens * 64);
           const auto adapter_of = testing::adapters_of_rows(spread, num_tokens, 2, random);
           const auto run = [&](const Backend& with, const OpContext& on, bool accumulate) {
             const testing::PackedMlp weights(with, mlp);
-            const PackedMlpAdapter packed(with, source);
+            const testing::PackedMlpAdapter packed(with, source);
             const LoraMlp view = packed.view();
             const LoraMlp* const adapters[] = {nullptr, &view};
             const LoraRows<LoraMlp> lora{.adapter_of = adapter_of.data(), .adapters = adapters};

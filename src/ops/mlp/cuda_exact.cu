@@ -41,12 +41,14 @@ void activate(CUstream_st* stream, const float* gate_up, std::int64_t num_rows, 
   check_launch("activation");
 }
 
-void mlp_in(const ops::OpContext& context, const ops::MlpParams& params, float* scratch,
-            std::int64_t chunk) {
+void mlp_in(const ops::OpContext& context, const ops::MlpParams& params,
+            const MlpAdapters& adapters, float* scratch, std::int64_t chunk) {
+  CUstream_st* const stream = context.cuda->stream();
   const std::int64_t width = params.weights.down->cols();
   const std::int64_t hidden = params.weights.down->rows();
   float* const gate_up = scratch;
   float* const activation = scratch + chunk * 2 * width;
+  float* const u = activation + chunk * width;
   for (std::int64_t first = 0; first < params.num_tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, params.num_tokens - first);
     linear(context, {.x = params.h + first * hidden,
@@ -55,7 +57,14 @@ void mlp_in(const ops::OpContext& context, const ops::MlpParams& params, float* 
                      .y = gate_up,
                      .y_stride = 2 * width,
                      .num_rows = count});
-    activate(context.cuda->stream(), gate_up, count, width, params.constants, activation);
+    add_lora(stream, adapters.gate_up, adapters.first_token + first,
+             {.x = params.h + first * hidden,
+              .x_stride = hidden,
+              .y = gate_up,
+              .y_stride = 2 * width,
+              .num_rows = count},
+             u);
+    activate(stream, gate_up, count, width, params.constants, activation);
     linear(context, {.x = activation,
                      .x_stride = width,
                      .w = params.weights.down,
@@ -63,16 +72,24 @@ void mlp_in(const ops::OpContext& context, const ops::MlpParams& params, float* 
                      .y_stride = hidden,
                      .num_rows = count,
                      .accumulate = params.accumulate});
+    add_lora(stream, adapters.down, adapters.first_token + first,
+             {.x = activation,
+              .x_stride = width,
+              .y = params.y + first * hidden,
+              .y_stride = hidden,
+              .num_rows = count},
+             u);
   }
 }
 
 void mlp(const ops::OpContext& context, const ops::MlpParams& params) {
   if (params.num_tokens == 0) return;
   DeviceScratch& scratch = context.cuda->scratch();
-  const std::int64_t width = params.weights.down->cols();
-  const std::int64_t chunk =
-      std::clamp<std::int64_t>(scratch.num_bytes() / mlp_token_bytes(width), 1, params.num_tokens);
-  mlp_in(context, params, scratch.take_array<float>(chunk * 3 * width), chunk);
+  const MlpAdapters adapters(params.lora);
+  const std::int64_t floats = mlp_token_floats(params.weights.down->cols(), adapters);
+  const std::int64_t chunk = std::clamp<std::int64_t>(
+      scratch.num_bytes() / (floats * std::int64_t{sizeof(float)}), 1, params.num_tokens);
+  mlp_in(context, params, adapters, scratch.take_array<float>(chunk * floats), chunk);
   scratch.reset();
 }
 

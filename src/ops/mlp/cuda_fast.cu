@@ -1,4 +1,5 @@
-// Both projections as linear/cuda_fast.h has them, the activation between them as exact:: has it.
+// Both projections as linear/cuda_fast.h has them, the activation between them and what adapters
+// add as exact:: has it.
 #include <algorithm>
 
 #include "ops/cuda/context.h"
@@ -7,6 +8,7 @@
 #include "ops/cuda/ptx_sm90.cuh"
 #include "ops/fast_exp.h"
 #include "ops/linear/cuda_fast.h"
+#include "ops/mlp/cuda_exact.h"
 #include "ops/mlp/mlp.h"
 #include "ops/op_context.h"
 
@@ -53,11 +55,14 @@ void mlp(const ops::OpContext& context, const ops::MlpParams& params) {
   const std::int64_t width = params.weights.down->cols();
   const std::int64_t hidden = params.weights.down->rows();
   DeviceScratch& scratch = context.cuda->scratch();
+  const exact::MlpAdapters adapters(params.lora);
   const std::int64_t num_chunks = std::max(gate_up.num_chunks(), down.num_chunks());
-  const ProjectionRound round = plan_round(*context.cuda, params.num_tokens, num_chunks,
-                                           3 * width * std::int64_t{sizeof(float)});
+  const ProjectionRound round =
+      plan_round(*context.cuda, params.num_tokens, num_chunks,
+                 exact::mlp_token_floats(width, adapters) * std::int64_t{sizeof(float)});
   float* const gates = scratch.take_array<float>(round.num_tokens * 2 * width);
   float* const activation = scratch.take_array<float>(round.num_tokens * width);
+  float* const u = scratch.take_array<float>(round.num_tokens * adapters.rank());
   std::byte* const workspace = scratch.take(round.workspace_bytes);
 
   for (std::int64_t first = 0; first < params.num_tokens; first += round.num_tokens) {
@@ -70,6 +75,13 @@ void mlp(const ops::OpContext& context, const ops::MlpParams& params) {
              .y_stride = 2 * width,
              .num_tokens = count},
             workspace, round.workspace_bytes);
+    exact::add_lora(context.cuda->stream(), adapters.gate_up, first,
+                    {.x = params.h + first * hidden,
+                     .x_stride = hidden,
+                     .y = gates,
+                     .y_stride = 2 * width,
+                     .num_rows = count},
+                    u);
     const ActivateParams activate{.gate_up = gates,
                                   .out = activation,
                                   .count = count * width,
@@ -89,6 +101,13 @@ void mlp(const ops::OpContext& context, const ops::MlpParams& params) {
              .num_tokens = count,
              .accumulate = params.accumulate},
             workspace, round.workspace_bytes);
+    exact::add_lora(context.cuda->stream(), adapters.down, first,
+                    {.x = activation,
+                     .x_stride = width,
+                     .y = params.y + first * hidden,
+                     .y_stride = hidden,
+                     .num_rows = count},
+                    u);
   }
   scratch.reset();
 }

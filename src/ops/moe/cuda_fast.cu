@@ -1,8 +1,12 @@
-// Which MoE layers the fast kernels take, and the scratch they get.
+// Which MoE layers the fast kernels take, and the scratch they get. They know nothing of adapters:
+// tokens whose adapter adds something in the layer are put back and go through the exact kernels,
+// so that what a token gets depends on its own adapter alone.
 #include <algorithm>
 
+#include "ops/cuda/check.h"
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/moe/cuda_adapted.h"
 #include "ops/moe/cuda_experts.h"
 #include "ops/moe/cuda_fast.h"
 #include "ops/moe/cuda_fast_scratch.h"
@@ -35,6 +39,23 @@ bool is_fast(const ops::MoeParams& params, const CudaExperts& experts) {
          std::ranges::all_of(experts.host(), [](const DeviceMlp& mlp) { return fits(mlp); });
 }
 
+/// Tokens that are wanted, and y as the call found it.
+struct Kept {
+  std::int32_t* wanted = nullptr;
+  float* y = nullptr;
+};
+
+Kept keep(Context& cuda, const ops::MoeParams& params, const MoeAdapters& adapters) {
+  const std::int64_t count = params.num_tokens * params.router->cols();
+  const Kept kept{.wanted = cuda.scratch().take_array<std::int32_t>(params.num_tokens),
+                  .y = cuda.scratch().take_array<float>(count)};
+  check(cudaMemcpyAsync(kept.y, params.y, static_cast<std::size_t>(count) * sizeof(float),
+                        cudaMemcpyDeviceToDevice, cuda.stream()),
+        "keeping what tokens with adapters had");
+  mark_adapted(cuda.stream(), adapters, params.num_tokens, kept.wanted);
+  return kept;
+}
+
 }  // namespace
 
 void moe(const ops::OpContext& context, const ops::MoeParams& params) {
@@ -60,10 +81,20 @@ void moe(const ops::OpContext& context, const ops::MoeParams& params) {
       .chosen_experts = params.chosen_experts,
       .chosen_weights = params.chosen_weights,
   };
+  const MoeAdapters adapters(params.lora);
+  Kept kept;
+  if (adapters.add_anything()) kept = keep(cuda, params, adapters);
+  const std::int64_t taken = cuda.scratch().mark();
   fast_moe::Workspace work =
       fast_moe::carve(layer, [&](std::int64_t bytes) { return cuda.scratch().take(bytes); });
   work.counters = cuda.counters();
   fast_moe::run(layer, work, cuda.num_multiprocessors(), cuda.stream());
+  if (adapters.add_anything()) {
+    cuda.scratch().rewind(taken);
+    copy_wanted(cuda.stream(), kept.wanted, params.num_tokens, params.router->cols(), kept.y,
+                params.y);
+    exact::moe_of(context, params, adapters, kept.wanted);
+  }
   cuda.scratch().reset();
 }
 

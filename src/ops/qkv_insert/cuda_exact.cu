@@ -4,6 +4,7 @@
 #include "ops/cuda/codecs.cuh"
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/lora/cuda_exact.h"
 #include "ops/op_context.h"
 #include "ops/qkv_insert/cuda_exact_head.cuh"
 #include "ops/qkv_insert/qkv_insert.h"
@@ -112,9 +113,11 @@ void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& param
   const std::int64_t hidden = params.w->cols();
   const std::int64_t width = params.w->rows();
   DeviceScratch& scratch = context.cuda->scratch();
+  const LoraTables adapters(params.lora, [](const ops::LoraSite& site) { return site.table; });
+  const std::int64_t floats = width + adapters.rank();
   const std::int64_t chunk = std::clamp<std::int64_t>(
-      scratch.num_bytes() / (width * std::int64_t{sizeof(float)}), 1, params.batch.num_tokens);
-  float* const projected = scratch.take_array<float>(chunk * width);
+      scratch.num_bytes() / (floats * std::int64_t{sizeof(float)}), 1, params.batch.num_tokens);
+  float* const projected = scratch.take_array<float>(chunk * floats);
   const int index_heads = shape.num_index_heads > 0 ? shape.num_index_heads + 1 : 0;
   FinishParams finish{.projected = projected,
                       .width = width,
@@ -142,6 +145,13 @@ void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& param
                      .y = projected,
                      .y_stride = width,
                      .num_rows = count});
+    add_lora(context.cuda->stream(), adapters, first,
+             {.x = params.h + first * hidden,
+              .x_stride = hidden,
+              .y = projected,
+              .y_stride = width,
+              .num_rows = count},
+             projected + chunk * width);
     finish.first_token = static_cast<std::int32_t>(first);
     const dim3 blocks(
         static_cast<unsigned>(count),

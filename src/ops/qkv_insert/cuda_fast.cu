@@ -1,9 +1,11 @@
-// The projection as linear/cuda_fast.h has it, then one half-warp for each head of each token.
+// The projection as linear/cuda_fast.h has it, what adapters add as exact:: has it, then one
+// half-warp for each head of each token.
 #include <algorithm>
 
 #include "ops/cuda/context.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/linear/cuda_fast.h"
+#include "ops/lora/cuda_exact.h"
 #include "ops/op_context.h"
 #include "ops/qkv_insert/cuda_finish_heads.h"
 #include "ops/qkv_insert/qkv_insert.h"
@@ -29,9 +31,11 @@ void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& param
   const std::int64_t hidden = params.w->cols();
   const std::int64_t width = params.w->rows();
   DeviceScratch& scratch = context.cuda->scratch();
+  const LoraTables adapters(params.lora, [](const ops::LoraSite& site) { return site.table; });
   const ProjectionRound round = plan_round(*context.cuda, num_tokens, parts.num_chunks(),
-                                           width * std::int64_t{sizeof(float)});
+                                           (width + adapters.rank()) * std::int64_t{sizeof(float)});
   float* const projected = scratch.take_array<float>(round.num_tokens * width);
+  float* const u = scratch.take_array<float>(round.num_tokens * adapters.rank());
   std::byte* const workspace = scratch.take(round.workspace_bytes);
   const FinishHeads heads{.q_norm = params.q_norm,
                           .k_norm = params.k_norm,
@@ -56,6 +60,13 @@ void qkv_insert(const ops::OpContext& context, const ops::QkvInsertParams& param
              .y_stride = width,
              .num_tokens = count},
             workspace, round.workspace_bytes);
+    exact::add_lora(context.cuda->stream(), adapters, first,
+                    {.x = params.h + first * hidden,
+                     .x_stride = hidden,
+                     .y = projected,
+                     .y_stride = width,
+                     .num_rows = count},
+                    u);
     finish_heads(context.cuda->stream(), heads, projected, static_cast<std::int32_t>(first),
                  static_cast<std::int32_t>(count));
   }

@@ -1,6 +1,8 @@
 #include "ops/testing/hosted_cuda.h"
 
 #include <algorithm>
+#include <deque>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -154,6 +156,60 @@ class Call {
   std::int64_t block_tokens_ = 1;
 };
 
+/// The adapters of one call on the device.
+template <typename Adapter>
+class PlacedAdapters {
+ public:
+  /// `rows` null: there are none.
+  PlacedAdapters(Call& call, const LoraRows<Adapter>* rows, std::int64_t num_rows) : call_(call) {
+    if (rows == nullptr) return;
+    for (const Adapter* const adapter : rows->adapters) {
+      adapters_.push_back(adapter == nullptr ? nullptr : &placed_.emplace_back(place(*adapter)));
+    }
+    rows_ = {.adapter_of = call.in(rows->adapter_of, num_rows), .adapters = adapters_};
+    has_rows_ = true;
+  }
+
+  const LoraRows<Adapter>* rows() const { return has_rows_ ? &rows_ : nullptr; }
+
+ private:
+  const LoraTable* bind(const std::vector<const LoraSite*>& sites) {
+    return tables_.emplace_back(call_.backend().bind_lora(sites)).get();
+  }
+  LoraSite place(LoraSite site) {
+    if (site.a == nullptr) return site;
+    site.scales = call_.in(site.scales, site.a->rows());
+    site.table = bind({&site});
+    return site;
+  }
+  LoraMlp place(const LoraMlp& mlp) {
+    return {.gate_up = place(mlp.gate_up), .down = place(mlp.down)};
+  }
+  LoraMoe place(const LoraMoe& moe) {
+    std::vector<LoraMlp>& experts = experts_.emplace_back();
+    for (const LoraMlp& expert : moe.experts) experts.push_back(place(expert));
+    LoraMoe placed{.experts = experts, .shared = place(moe.shared)};
+    if (experts.empty()) return placed;
+    std::vector<const LoraSite*> gate_ups;
+    std::vector<const LoraSite*> downs;
+    for (const LoraMlp& expert : experts) {
+      gate_ups.push_back(&expert.gate_up);
+      downs.push_back(&expert.down);
+    }
+    placed.gate_up = bind(gate_ups);
+    placed.down = bind(downs);
+    return placed;
+  }
+
+  Call& call_;
+  std::deque<Adapter> placed_;
+  std::deque<std::vector<LoraMlp>> experts_;
+  std::vector<std::unique_ptr<LoraTable>> tables_;
+  std::vector<const Adapter*> adapters_;
+  LoraRows<Adapter> rows_;
+  bool has_rows_ = false;
+};
+
 std::int64_t strided(std::int64_t rows, std::int64_t stride, std::int64_t width) {
   return rows == 0 ? 0 : (rows - 1) * stride + width;
 }
@@ -208,12 +264,38 @@ struct Hosted {
     call.finish();
   }
 
+  static void lora(const OpContext&, const LoraParams& params) {
+    Call call(kKernels);
+    const auto width = [&](const auto& of_site) {
+      std::int64_t widest = 0;
+      for (const LoraSite* const site : params.rows.adapters) {
+        if (site != nullptr && site->a != nullptr) widest = std::max(widest, of_site(*site));
+      }
+      return widest;
+    };
+    const std::int64_t inputs = width([](const LoraSite& site) { return site.a->cols(); });
+    const std::int64_t outputs = width([](const LoraSite& site) {
+      std::int64_t end = 0;
+      for (const LoraPart& part : site.parts) end = std::max(end, part.first_row + part.b->rows());
+      return end;
+    });
+    const PlacedAdapters adapters(call, &params.rows, params.num_rows);
+    LoraParams device = params;
+    device.rows = *adapters.rows();
+    device.x = call.in(params.x, strided(params.num_rows, params.x_stride, inputs));
+    device.y = call.out(params.y, strided(params.num_rows, params.y_stride, outputs));
+    call.backend().lora(call.context(), device);
+    call.finish();
+  }
+
   static void mlp(const OpContext&, const MlpParams& params) {
     Call call(kKernels);
+    const PlacedAdapters adapters(call, params.lora, params.num_tokens);
     const std::int64_t count = params.num_tokens * params.weights.down->rows();
     MlpParams device = params;
     device.h = call.in(params.h, count);
     device.y = call.out(params.y, count);
+    device.lora = adapters.rows();
     call.backend().mlp(call.context(), device);
     call.finish();
   }
@@ -221,10 +303,12 @@ struct Hosted {
   static void moe(const OpContext&, const MoeParams& params) {
     Call call(kKernels);
     const auto table = call.backend().bind_experts(params.experts, params.shared);
+    const PlacedAdapters adapters(call, params.lora, params.num_tokens);
     const std::int64_t count = params.num_tokens * params.router->cols();
     const std::int64_t choices = params.num_tokens * params.top_k;
     MoeParams device = params;
     device.table = table.get();
+    device.lora = adapters.rows();
     device.h = call.in(params.h, count);
     device.router_bias = call.in(params.router_bias, params.router->rows());
     device.y = call.out(params.y, count);
@@ -238,7 +322,9 @@ struct Hosted {
     Call call(kKernels);
     const AttentionShape& shape = params.shape;
     const std::int64_t tokens = params.batch.num_tokens;
+    const PlacedAdapters adapters(call, params.lora, tokens);
     QkvInsertParams device = params;
+    device.lora = adapters.rows();
     device.h = call.in(params.h, tokens * params.w->cols());
     device.q_norm = call.in(params.q_norm, shape.head_dim);
     device.k_norm = call.in(params.k_norm, shape.head_dim);
@@ -340,7 +426,8 @@ Backend make_hosted() {
   using Ops = Hosted<kKernels>;
   Backend backend = device_backend(kKernels);
   backend.memory = make_host_memory();
-  backend.bind_experts = {};  // moe() binds what it is given
+  backend.bind_experts = {};  // operations bind what they are given
+  backend.bind_lora = {};
   backend.reserve = {};
   backend.run_step = {};
   backend.staging = {};
@@ -349,6 +436,7 @@ Backend make_hosted() {
   backend.embed = Ops::embed;
   backend.rms_norm = Ops::rms_norm;
   backend.linear = Ops::linear;
+  backend.lora = Ops::lora;
   backend.qkv_insert = Ops::qkv_insert;
   backend.index_topk = Ops::index_topk;
   backend.attention = Ops::attention;

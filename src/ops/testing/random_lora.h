@@ -44,6 +44,25 @@ struct PackedLoraSite {
   std::vector<float> scales;
 };
 
+/// One adapter in a feed-forward block.
+struct RandomMlpAdapter {
+  RandomMlpAdapter(std::int64_t hidden, std::int64_t width, RandomInputs& random)
+      : gate_up(random_lora_site(hidden, 2 * width, random)),
+        down(random_lora_site(width, hidden, random)) {}
+
+  RandomLoraSite gate_up, down;
+};
+
+struct PackedMlpAdapter {
+  PackedMlpAdapter() = default;  // adds nothing
+  PackedMlpAdapter(const Backend& backend, const RandomMlpAdapter& source)
+      : gate_up(backend, source.gate_up), down(backend, source.down) {}
+
+  LoraMlp view() const { return {.gate_up = gate_up.view(), .down = down.view()}; }
+
+  PackedLoraSite gate_up, down;
+};
+
 /// How the rows of a batch spread over adapters.
 enum class Spread { kNone, kOne, kRuns, kAlternating, kRandom };
 inline constexpr Spread kAllSpreads[] = {Spread::kNone, Spread::kOne, Spread::kRuns,
