@@ -304,7 +304,6 @@ EngineSetup::EngineSetup(const EngineFlags& flags, StepObserver* observer,
 void EngineSetup::open_adapters() {
   Decoder& decoder = *model_->decoder;
   const AdapterLimits limits{.max_rank = facts_.lora->max_rank};
-  decoder.require_adapters();  // told at start, not with the first load
   adapters_ = std::make_unique<server::AdapterRegistry>(
       [&decoder, limits](const std::filesystem::path& folder) {
         return decoder.load_adapter(folder, limits);

@@ -131,16 +131,8 @@ std::uint64_t Decoder::cache_identity() const {
   return hash;
 }
 
-void Decoder::require_adapters() const {
-  if (backend_.lora != nullptr) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("adapters (LoRA): the backend {} takes none", backend_.name),
-              "serve on the CPU (--device cpu), or merge the adapter into the checkpoint");
-}
-
 std::shared_ptr<const ModelAdapter> Decoder::load_adapter(const std::filesystem::path& folder,
                                                           const AdapterLimits& limits) {
-  require_adapters();
   const LoraAdapter adapter(folder, config_, limits.max_rank);
   return std::make_shared<PackedAdapter>(adapter, config_, backend_);
 }
@@ -254,7 +246,8 @@ ops::StepKey Decoder::prepare(const Batch& batch, std::span<const ops::Draw> dra
           .num_logit_rows = static_cast<std::int32_t>(last_step_.logit_rows().size()),
           .num_draws = static_cast<std::int32_t>(draws_.size()),
           .num_positions = static_cast<std::int32_t>(bound),
-          .generation = generation_ + (placed_.generation() << 32)};
+          .generation = generation_ + (placed_.generation() << 32),
+          .adapters = adapters_.serials()};
 }
 
 void Decoder::run(const Batch& batch, std::span<float> logits) {

@@ -80,9 +80,6 @@ class Decoder final : public ModelRunner {
   std::span<const std::int32_t> selections() const override { return kept_blocks_.selections(); }
   float* logits_room(std::int64_t num_rows) override;
   void copy_block(BlockId from, BlockId to) override;
-  /// Throws Error{kUnsupported} where load_adapter() does whatever the folder holds.
-  void require_adapters() const;
-  /// CPU backends only.
   std::shared_ptr<const ModelAdapter> load_adapter(const std::filesystem::path& folder,
                                                    const AdapterLimits& limits) override;
   ThreadPool* compute_pool() override { return threads_.get(); }

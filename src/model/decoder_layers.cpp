@@ -33,7 +33,7 @@ void Decoder::norm(const float* x, const ops::Array<float>& weight, std::int64_t
 
 void Decoder::run_layers() {
   view_ = placed_.all();
-  adapter_of_ = step_.adapter_of().data();
+  adapter_of_ = placed_.adapter_of();
   relay_ =
       trace_ != nullptr ? std::make_unique<TraceRelay>(*backend_.memory, *trace_, step_) : nullptr;
   backend_.embed(context_, {.tokens = placed_.tokens(),
@@ -77,7 +77,7 @@ void Decoder::capture(int layer) {
 
 void Decoder::keep_logit_rows(int layer) {
   view_ = placed_.last();
-  adapter_of_ = last_step_.adapter_of().data();
+  adapter_of_ = placed_.last_adapter_of();
   if (view_.num_tokens == 0 || view_.num_tokens == placed_.all().num_tokens) return;
   const ops::AttentionShape shape = attention_shape(layer);
   // normed and attended are free between the insertion of keys and attention.

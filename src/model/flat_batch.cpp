@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 
@@ -97,11 +98,16 @@ void FlatBatch::assign_adapters(const Batch& batch) {
   };
   if (std::ranges::none_of(batch.sequences, has_adapter)) return;
   for (const BatchSequence& sequence : batch.sequences) {
+    if (has_adapter(sequence)) adapters_.push_back(sequence.adapter);
+  }
+  // In an order that the batch has no part in: steps of the same adapters are then alike.
+  std::ranges::sort(adapters_, std::less<>());
+  adapters_.erase(std::ranges::unique(adapters_).begin(), adapters_.end());
+  for (const BatchSequence& sequence : batch.sequences) {
     std::int32_t index = -1;
     if (has_adapter(sequence)) {
-      const auto known = std::ranges::find(adapters_, sequence.adapter);
+      const auto known = std::ranges::lower_bound(adapters_, sequence.adapter, std::less<>());
       index = static_cast<std::int32_t>(known - adapters_.begin());
-      if (known == adapters_.end()) adapters_.push_back(sequence.adapter);
     }
     adapter_of_.insert(adapter_of_.end(), static_cast<std::size_t>(sequence.num_tokens), index);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <utility>
 
@@ -61,6 +62,17 @@ ops::MatrixSource source_of(const LoraMatrix& matrix) {
           .data = matrix.data.data()};
 }
 
+std::int64_t next_serial() {
+  static std::atomic<std::int64_t> last{0};
+  return ++last;
+}
+
+/// Values that a factor takes once it is packed: devices pad it (ops/linear/cuda_matrix.h).
+std::int64_t num_values(const LoraFactor& factor, const ops::Memory& memory) {
+  if (memory.is_host()) return factor.rows * factor.cols;
+  return (factor.rows + 15) / 16 * 16 * ((factor.cols + 63) / 64 * 64);
+}
+
 /// +0 and -0 alike, in both formats.
 bool is_zero(const LoraMatrix& matrix) {
   const std::size_t width = matrix.scheme == QuantScheme::kBF16 ? 2 : 4;
@@ -90,6 +102,8 @@ class AdapterPacker {
       site_of(pairs[begin].target) = pack(std::span(pairs).subspan(begin, end - begin));
       begin = end;
     }
+    if (!backend_.bind_lora) return;
+    for (PackedAdapter::Layer& layer : packed_.layers_) bind(layer);
   }
 
  private:
@@ -112,6 +126,32 @@ class AdapterPacker {
     }
     // Pairs come layer by layer, so the last list is this layer's.
     return packed_.experts_.back()[static_cast<std::size_t>(target.expert)];
+  }
+
+  void bind(PackedAdapter::Layer& layer) {
+    for (ops::LoraSite* const site :
+         {&layer.qkv, &layer.output, &layer.mlp.gate_up, &layer.mlp.down, &layer.moe.shared.gate_up,
+          &layer.moe.shared.down}) {
+      const ops::LoraSite* const alone[] = {site};
+      site->table = bind(alone);
+    }
+    std::vector<const ops::LoraSite*> gate_ups;
+    std::vector<const ops::LoraSite*> downs;
+    for (const ops::LoraMlp& expert : layer.moe.experts) {
+      gate_ups.push_back(&expert.gate_up);
+      downs.push_back(&expert.down);
+    }
+    layer.moe.gate_up = bind(gate_ups);
+    layer.moe.down = bind(downs);
+  }
+
+  /// Null where none of the sites adds anything.
+  const ops::LoraTable* bind(std::span<const ops::LoraSite* const> sites) {
+    const auto adds = [](const ops::LoraSite* site) { return site->a != nullptr; };
+    if (std::ranges::none_of(sites, adds)) return nullptr;
+    const auto& table = packed_.tables_.emplace_back(backend_.bind_lora(sites));
+    packed_.num_bytes_ += table->num_bytes();
+    return table.get();
   }
 
   ops::PackedMatrix* keep(std::unique_ptr<ops::PackedMatrix> matrix) {
@@ -156,10 +196,11 @@ PackedAdapter::PackedAdapter(const LoraAdapter& adapter, const ModelConfig& conf
     : memory_(backend.memory),
       layers_(static_cast<std::size_t>(config.num_layers)),
       fingerprint_(adapter.fingerprint()),
-      rank_(adapter.rank()) {
+      rank_(adapter.rank()),
+      serial_(next_serial()) {
   std::int64_t needed = 0;
   for (const LoraPair& pair : adapter.pairs()) {
-    needed += (pair.a.rows * pair.a.cols + pair.b.rows * pair.b.cols) *
+    needed += (num_values(pair.a, *memory_) + num_values(pair.b, *memory_)) *
               (pair.a.tensor->dtype == DType::kBF16 ? 2 : 4);
   }
   const std::int64_t free_bytes = backend.memory->available_bytes();

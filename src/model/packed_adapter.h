@@ -32,6 +32,8 @@ class PackedAdapter final : public ModelAdapter {
   std::int32_t rank() const override { return rank_; }
 
   const Layer& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
+  /// Of this one and no other of the process, before or after.
+  std::int64_t serial() const { return serial_; }
   /// Of the backend that it was packed for.
   const ops::Memory* memory() const { return memory_.get(); }
 
@@ -43,11 +45,13 @@ class PackedAdapter final : public ModelAdapter {
   std::int64_t num_bytes_ = 0;
   std::uint64_t fingerprint_ = 0;
   std::int32_t rank_ = 0;
+  std::int64_t serial_ = 0;
   // What the views point to; a deque's members stay where they are.
   std::deque<std::unique_ptr<ops::PackedMatrix>> matrices_;
   std::deque<std::vector<ops::LoraPart>> parts_;
   std::deque<ops::Array<float>> scales_;
   std::deque<std::vector<ops::LoraMlp>> experts_;
+  std::vector<std::unique_ptr<ops::LoraTable>> tables_;
 };
 
 }  // namespace winnow

@@ -49,6 +49,8 @@ void PlacedBatch::place(const Batch& batch, const FlatBatch& all, const FlatBatc
                         std::int32_t bound_positions, std::span<const ops::Draw> draws) {
   all_ = view_of(all, bound_positions);
   last_ = view_of(last, bound_positions);
+  adapter_of_ = all.adapter_of().data();
+  last_adapter_of_ = last.adapter_of().data();
   tokens_ = batch.tokens.data();
   kept_tokens_ = last.kept_tokens().data();
   logit_rows_ = last.logit_rows().data();
@@ -58,7 +60,7 @@ void PlacedBatch::place(const Batch& batch, const FlatBatch& all, const FlatBatc
 
 void PlacedBatch::upload(const Batch& batch, const FlatBatch& all, const FlatBatch& last,
                          std::span<const ops::Draw> draws) {
-  std::size_t bound = 11 * kAlignment + batch.tokens.size() * 8 * sizeof(std::int32_t) +
+  std::size_t bound = 13 * kAlignment + batch.tokens.size() * 10 * sizeof(std::int32_t) +
                       2 * batch.sequences.size() * sizeof(ops::SequenceSlice) + draws.size_bytes();
   for (const BatchSequence& sequence : batch.sequences) {
     bound += sequence.block_table.size() * sizeof(std::int32_t) + kAlignment;
@@ -84,6 +86,8 @@ void PlacedBatch::upload(const Batch& batch, const FlatBatch& all, const FlatBat
     };
     place_view(all, all_);
     place_view(last, last_);
+    adapter_of_ = block.add(all.adapter_of());
+    last_adapter_of_ = block.add(last.adapter_of());
     tokens_ = block.add(std::span(batch.tokens.data(), batch.tokens.size()));
     kept_tokens_ = block.add(last.kept_tokens());
     logit_rows_ = block.add(last.logit_rows());

@@ -23,6 +23,9 @@ class PlacedBatch {
 
   const ops::BatchView& all() const { return all_; }    // every token of the step
   const ops::BatchView& last() const { return last_; }  // those that the last layer goes on with
+  // FlatBatch::adapter_of() of both; nothing without adapters.
+  const std::int32_t* adapter_of() const { return adapter_of_; }
+  const std::int32_t* last_adapter_of() const { return last_adapter_of_; }
   const std::int32_t* tokens() const { return tokens_; }
   const std::int32_t* kept_tokens() const { return kept_tokens_; }
   const std::int32_t* logit_rows() const { return logit_rows_; }
@@ -41,6 +44,8 @@ class PlacedBatch {
   std::vector<std::byte> staging_;
   ops::BatchView all_;
   ops::BatchView last_;
+  const std::int32_t* adapter_of_ = nullptr;
+  const std::int32_t* last_adapter_of_ = nullptr;
   const std::int32_t* tokens_ = nullptr;
   const std::int32_t* kept_tokens_ = nullptr;
   const std::int32_t* logit_rows_ = nullptr;

@@ -20,6 +20,12 @@ void StepAdapters::assign(std::span<const ModelAdapter* const> adapters,
   moe_.resize(adapters_.size());
 }
 
+std::vector<std::int64_t> StepAdapters::serials() const {
+  std::vector<std::int64_t> serials;
+  for (const PackedAdapter* const adapter : adapters_) serials.push_back(adapter->serial());
+  return serials;
+}
+
 const StepAdapters::LayerRows* StepAdapters::enter(int layer, const std::int32_t* adapter_of) {
   if (adapters_.empty()) return nullptr;
   for (std::size_t i = 0; i < adapters_.size(); ++i) {

@@ -16,6 +16,9 @@ class StepAdapters {
   /// comes from the engine, and an engine at fault must cost its batch, not the process.
   void assign(std::span<const ModelAdapter* const> adapters, const ops::Memory* memory);
 
+  /// PackedAdapter::serial() of each, in their order.
+  std::vector<std::int64_t> serials() const;
+
   /// What the step's adapters add in one layer; indices of adapters are those of assign().
   struct LayerRows {
     ops::LoraRows<ops::LoraSite> qkv;
