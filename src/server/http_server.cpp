@@ -61,8 +61,9 @@ class HttpServer::Impl {
   Impl(const HttpOptions& options, HttpHandler& handler)
       : options_(options),
         workers_(static_cast<std::size_t>(std::max(1, options.num_worker_threads))),
-        acceptor_(io_context_),
-        retry_timer_(io_context_) {
+        door_(asio::make_strand(io_context_)),
+        acceptor_(door_),
+        retry_timer_(door_) {
     shared_->options = &options_;
     shared_->handler = &handler;
     shared_->workers = &workers_;
@@ -108,7 +109,7 @@ class HttpServer::Impl {
       const std::lock_guard lock(sessions_mutex_);
       shared_->stopping = true;  // admit() takes nobody in after this
     }
-    asio::post(io_context_, [this] {
+    asio::post(door_, [this] {
       error_code ignored;
       acceptor_.close(ignored);
       retry_timer_.cancel();
@@ -175,6 +176,7 @@ class HttpServer::Impl {
     }
   }
 
+  /// Before the threads run, or on door_; what it waits for comes there as well.
   void accept() {
     Strand strand = asio::make_strand(io_context_);
     acceptor_.async_accept(strand, [this, strand](const error_code& error, auto socket) {
@@ -221,6 +223,7 @@ class HttpServer::Impl {
   HttpOptions options_;
   asio::io_context io_context_;
   asio::thread_pool workers_;
+  Strand door_;  // of the acceptor and its timer, which bear one thread at a time
   Acceptor acceptor_;
   asio::steady_timer retry_timer_;
   std::uint16_t port_ = 0;

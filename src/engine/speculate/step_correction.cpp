@@ -27,7 +27,8 @@ void StepCorrection::Ratio::observe(double expected, double seen, std::int64_t s
 }
 
 std::size_t StepCorrection::size_of(std::int32_t num_sequences) {
-  const int size = std::bit_width(static_cast<std::uint32_t>(std::max(num_sequences, 1) - 1));
+  const auto size =
+      static_cast<int>(std::bit_width(static_cast<std::uint32_t>(std::max(num_sequences, 1) - 1)));
   return static_cast<std::size_t>(std::min(size, kNumSizes - 1));
 }
 
