@@ -37,7 +37,7 @@ struct Workspace {
   float* shared = nullptr;      // [chunk][hidden]
   float* shared_mlp = nullptr;  // [chunk][3 · shared width]
   float* u = nullptr;           // [pairs or chunk][rank] of adapters
-  WantedList list;              // where not all are wanted: shared and shared_mlp are by place
+  WantedList list = {};         // where not all are wanted: shared and shared_mlp are by place
 };
 
 /// One warp a token: the top_k experts by sigmoid + bias, ascending, and their weights.
