@@ -102,7 +102,7 @@ void FlatBatch::assign_adapters(const Batch& batch) {
   }
   // In an order that the batch has no part in: steps of the same adapters are then alike.
   std::ranges::sort(adapters_, std::less<>());
-  adapters_.erase(std::ranges::unique(adapters_).begin(), adapters_.end());
+  adapters_.erase(std::unique(adapters_.begin(), adapters_.end()), adapters_.end());
   for (const BatchSequence& sequence : batch.sequences) {
     std::int32_t index = -1;
     if (has_adapter(sequence)) {
